@@ -1,0 +1,31 @@
+"""Train classifiers whose confidence can be trusted."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from calmix._version import __version__
+
+if TYPE_CHECKING:
+    from calmix.classifier import Classifier, load
+    from calmix.sklearn import TextClassifier
+    from calmix.training import train
+
+# Name → module. Resolved on first use, so that `import calmix` costs no torch.
+_LAZY = {
+    "train": "calmix.training",
+    "load": "calmix.classifier",
+    "Classifier": "calmix.classifier",
+    "TextClassifier": "calmix.sklearn",
+}
+
+__all__ = ["Classifier", "TextClassifier", "__version__", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'calmix' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

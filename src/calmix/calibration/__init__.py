@@ -1,0 +1,1 @@
+"""Metrics, recalibration and selective prediction: functions on arrays."""

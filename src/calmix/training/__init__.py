@@ -1,0 +1,1 @@
+"""The loop, the run folder, and the whole way from a table to a calibrated checkpoint."""
