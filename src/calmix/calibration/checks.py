@@ -1,0 +1,170 @@
+"""What every metric asks of its input, checked chunk by chunk so that no copy of the whole is made."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calmix.errors import InputError
+
+__all__ = ["Array", "Chunk", "checked_chunks", "checked_logits", "like", "pair", "tensor"]
+
+Array: TypeAlias = np.ndarray[Any, Any] | Tensor
+
+# Elements per chunk: on a CPU small enough for the cache, elsewhere large enough to hide the launches.
+_CPU_CHUNK = 1 << 18
+_DEVICE_CHUNK = 1 << 22
+
+
+class Chunk(NamedTuple):
+    """Rows `start` onwards: probabilities [m, K] and labels [m], or [m, K] where targets are soft."""
+
+    start: int
+    probs: Tensor
+    labels: Tensor
+
+
+def tensor(values: Array, name: str) -> Tensor:
+    """`values` as a tensor that shares their memory where it can; gradients are left behind."""
+    if isinstance(values, Tensor):
+        # float64 does not exist on Apple's GPU, and a metric summed in float32 is wrong past 10⁷ rows.
+        return values.detach().cpu() if values.device.type == "mps" else values.detach()
+    array = np.asarray(values)
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"{name} has dtype {array.dtype}; it must hold numbers")
+    if array.dtype.itemsize > 8 or not array.dtype.isnative:
+        array = array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
+    if any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    with warnings.catch_warnings():
+        # A read-only array is fine: nothing here writes to its input.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
+        return torch.from_numpy(array)
+
+
+def like(result: Tensor, source: Array) -> Array:
+    """`result` as the caller's own kind of array: numpy for numpy, a tensor on its device for a tensor."""
+    return result.to(source.device) if isinstance(source, Tensor) else result.cpu().numpy()
+
+
+def pair(probs: Array, labels: Array, *, name: str = "probs", soft: bool = False) -> tuple[Tensor, Tensor]:
+    """`probs` and `labels` as tensors on one device, their shapes and kinds checked (their values not)."""
+    p, y = tensor(probs, name), tensor(labels, "labels")
+    if p.ndim != 2 or p.shape[1] < 2:
+        raise InputError(
+            f"{name} has shape {tuple(p.shape)}; it must be [rows, classes] with at least two classes"
+            " (for a binary model: one column for each class)"
+        )
+    if not p.dtype.is_floating_point:
+        raise InputError(f"{name} has dtype {p.dtype}; it must be floating point")
+    if p.shape[0] == 0:
+        raise InputError(f"{name} is empty; there is nothing to measure")
+    if y.shape[:1] != p.shape[:1]:
+        raise InputError(f"{name} has {p.shape[0]} rows and labels has {y.shape[0] if y.ndim else 'none'}")
+    if y.ndim == 2 and soft:
+        if y.shape != p.shape or not y.dtype.is_floating_point:
+            raise InputError(
+                f"labels has shape {tuple(y.shape)} and dtype {y.dtype}; soft targets are floats of shape"
+                f" {tuple(p.shape)}"
+            )
+    elif y.ndim != 1 or y.dtype.is_floating_point:
+        raise InputError(f"labels has shape {tuple(y.shape)} and dtype {y.dtype}; it must be [rows] integers")
+    return p, y.to(p.device)
+
+
+def checked_chunks(probs: Array, labels: Array, *, soft: bool = False) -> Iterator[Chunk]:
+    """The rows of `probs` and `labels` a chunk at a time, each chunk checked before it is handed over.
+
+    A row of probabilities must hold no NaN and no negative number and sum to 1 (within 1e-3; 1e-2 for half
+    precision); a label must be a class. The first row that does not is named in the `InputError`.
+    """
+    p, y = pair(probs, labels, soft=soft)
+    rows = max(1, (_CPU_CHUNK if p.device.type == "cpu" else _DEVICE_CHUNK) // p.shape[1])
+    for start in range(0, p.shape[0], rows):
+        chunk, wanted = p[start : start + rows], y[start : start + rows]
+        fine = normalised(chunk)
+        if wanted.ndim == 2:
+            fine = fine & normalised(wanted)
+        else:
+            wanted = wanted.long()
+            low, high = torch.aminmax(wanted)
+            fine = fine & (low >= 0) & (high < p.shape[1])
+        if not bool(fine):
+            _complain(start, chunk, wanted)
+        yield Chunk(start, chunk, wanted)
+
+
+def normalised(p: Tensor) -> Tensor:
+    """Whether every row of `p` is a probability distribution, as a tensor of one bool on its device."""
+    totals = p @ torch.ones(p.shape[1], dtype=p.dtype, device=p.device)
+    # Written so that a NaN, which compares false with everything, fails.
+    return ((totals - 1).abs().amax() <= tolerance(p)) & (p.amin() >= 0)
+
+
+def tolerance(p: Tensor) -> float:
+    """How far from 1 a row of this precision may sum."""
+    return 1e-3 if p.dtype in (torch.float32, torch.float64) else 1e-2
+
+
+def _complain(start: int, p: Tensor, y: Tensor) -> None:
+    """Raise the error for the first bad row of a chunk that has one."""
+    _complain_probs("probs", start, p)
+    if y.ndim == 2:
+        _complain_probs("labels", start, y)
+        return
+    bad = ((y < 0) | (y >= p.shape[1])).nonzero()
+    row = int(bad[0, 0])
+    raise InputError(f"labels[{start + row}] is {int(y[row])}; labels must lie in 0 … {p.shape[1] - 1}")
+
+
+def _complain_probs(name: str, start: int, p: Tensor) -> None:
+    p = p.double()
+    bad = (p.isnan() | (p < 0)).any(1) | ~((p.sum(1) - 1).abs() <= tolerance(p))
+    if not bool(bad.any()):
+        return
+    row = int(bad.nonzero()[0, 0])
+    where = f"{name}[{start + row}]"
+    if bool(p[row].isnan().any()):
+        raise InputError(f"{where} holds NaN; look for the inputs that produced it")
+    if bool((p[row] < 0).any()):
+        raise InputError(
+            f"{where} holds {float(p[row].min()):g}, a negative number; pass probabilities (softmax of the logits)"
+        )
+    raise InputError(f"{where} sums to {float(p[row].sum()):.6g}, not 1; pass probabilities (softmax of the logits)")
+
+
+def checked_logits(logits: Array, labels: Array | None = None) -> tuple[Tensor, Tensor | None]:
+    """`logits` as float64 and `labels` (integers or soft targets), both checked.
+
+    A logit may be -inf, for a choice that does not exist; NaN, +inf and rows of nothing but -inf are errors,
+    and so is a label that points at -inf.
+    """
+    if labels is None:
+        z, y = pair(logits, np.zeros(len(logits), np.int64), name="logits")[0].double(), None
+    else:
+        z, y = pair(logits, labels, name="logits", soft=True)
+        z = z.double()
+    top = z.amax(1)
+    if not bool(top.isfinite().all()):
+        row = int((~top.isfinite()).nonzero()[0, 0])
+        raise InputError(f"logits[{row}] holds NaN, +inf or nothing but -inf; look for its input")
+    if y is None:
+        return z, None
+    if y.ndim == 2:
+        if not bool(normalised(y)):
+            _complain_probs("labels", 0, y)
+        y = y.double()
+        off = ((y > 0) & z.isneginf()).any(1)
+    else:
+        y = y.long()
+        bad = (y < 0) | (y >= z.shape[1])
+        if bool(bad.any()):
+            row = int(bad.nonzero()[0, 0])
+            raise InputError(f"labels[{row}] is {int(y[row])}; labels must lie in 0 … {z.shape[1] - 1}")
+        off = z.gather(1, y[:, None])[:, 0].isneginf()
+    if bool(off.any()):
+        raise InputError(f"labels[{int(off.nonzero()[0, 0])}] points at a choice whose logit is -inf")
+    return z, y
