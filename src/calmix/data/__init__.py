@@ -1,1 +1,24 @@
 """Tables and hub data sets → Examples with stable ids, label names and splits."""
+
+from calmix.data.examples import Examples
+from calmix.data.files import atomic_path, open_bytes, write_json, write_text
+from calmix.data.hygiene import Duplicates, duplicates, hygiene_lines, leakage
+from calmix.data.reading import read_examples
+from calmix.data.splits import split_examples
+from calmix.data.tables import read_table, write_table
+
+__all__ = [
+    "Duplicates",
+    "Examples",
+    "atomic_path",
+    "duplicates",
+    "hygiene_lines",
+    "leakage",
+    "open_bytes",
+    "read_examples",
+    "read_table",
+    "split_examples",
+    "write_json",
+    "write_table",
+    "write_text",
+]

@@ -1,0 +1,116 @@
+"""From a table, or Python lists, to `Examples`."""
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from calmix.data.columns import Columns
+from calmix.data.examples import Examples
+from calmix.data.jsonlines import as_array
+from calmix.data.keys import content_ids
+from calmix.data.labels import Cells, choice_labels, class_labels, distinct_cells
+from calmix.data.origin import Origin, listed
+from calmix.data.texts import choice_cells, id_cells, text_cells
+from calmix.data.votes import vote_targets
+
+__all__ = ["examples_from_lists", "examples_from_table"]
+
+
+def examples_from_table(
+    table: pa.Table,
+    columns: Columns,
+    origin: Origin,
+    *,
+    label_names: Sequence[str] | None = None,
+    may_be_missing: bool = False,
+) -> Examples:
+    """The examples in a table, every cell that matters checked."""
+    names = _checked_names(label_names, origin)
+    content = {"text": text_cells(table[columns.text], columns.text, origin)}
+    if columns.text_b is not None:
+        content["text_b"] = text_cells(table[columns.text_b], columns.text_b, origin)
+    if columns.choices:
+        content["choices"] = choice_cells(table, columns.choices, origin)
+    if columns.id is None:
+        ids = pa.chunked_array([pa.array(content_ids(pa.table(content)), pa.string())])
+    else:
+        ids = id_cells(table[columns.id], columns.id, origin)
+    content = {"id": ids, **content}
+
+    labels, found, targets = np.full(table.num_rows, -1, dtype=np.int64), names, None
+    cells = None if columns.label is None else distinct_cells(table[columns.label], columns.label, origin)
+    if columns.choices:
+        found = _no_classes(columns, names, origin)
+        if cells is not None:
+            counts = Examples(pa.table(content), labels, ()).choice_counts
+            assert counts is not None
+            labels = choice_labels(cells, counts, origin, may_be_missing=may_be_missing)
+    elif cells is not None:
+        # Next to votes, the label column only tells the names.
+        missing = may_be_missing or columns.votes is not None
+        labels, found = class_labels(cells, origin, label_names=names, may_be_missing=missing)
+    if columns.votes is not None:
+        targets, found = vote_targets(table[columns.votes], columns.votes, origin, label_names=names, found_names=found)
+        labels = targets.argmax(axis=1).astype(np.int64)
+    used = {columns.text, columns.text_b, *columns.choices, columns.label, columns.id, columns.votes}
+    others = _others(table, used, set(content))
+    return Examples(pa.table({**content, **others}), labels, found, targets, origin.name)
+
+
+def _others(table: pa.Table, used: set[str | None], reserved: set[str]) -> dict[str, pa.ChunkedArray]:
+    """The columns that play no part; one whose name now means something else gets an underscore."""
+    names = set(table.column_names) | reserved
+    others = {}
+    for name in table.column_names:
+        if name in used:
+            continue
+        kept = name
+        while kept in reserved or (kept != name and kept in names):
+            kept += "_"
+        names.add(kept)
+        others[kept] = table[name]
+    return others
+
+
+def _checked_names(label_names: Sequence[str] | None, origin: Origin) -> tuple[str, ...]:
+    names = tuple(label_names or ())
+    if len(set(names)) < len(names):
+        raise origin.error(f"the label names are not all different: {listed(names)}")
+    return names
+
+
+def _no_classes(columns: Columns, names: tuple[str, ...], origin: Origin) -> tuple[str, ...]:
+    if names:
+        raise origin.error(f"this is multiple choice, which has no label names, but they were given: {listed(names)}")
+    if columns.votes is not None:
+        raise origin.error("votes are for classes; with multiple choice they are not supported")
+    return ()
+
+
+def examples_from_lists(
+    texts: Sequence[str],
+    labels: Sequence[Hashable] | NDArray[Any] | None = None,
+    *,
+    text_b: Sequence[str] | None = None,
+    label_names: Sequence[str] | None = None,
+) -> Examples:
+    """Examples from Python sequences of the same length."""
+    origin = Origin("texts")
+    for name, values in (("text_b", text_b), ("labels", labels)):
+        if values is not None and len(values) != len(texts):
+            raise origin.error(f"{len(texts)} texts, but {len(values)} {name}")
+    given = {"text": texts} if text_b is None else {"text": texts, "text_b": text_b}
+    table = pa.table({name: as_array(list(values)) for name, values in given.items()})
+    columns = Columns("text", None if text_b is None else "text_b", (), None, None, None)
+    examples = examples_from_table(table, columns, origin, label_names=label_names)
+    if labels is None:
+        return examples
+    seen: dict[tuple[type, Hashable], int] = {}
+    # Python takes True, 1 and 1.0 for the same key; the type keeps them apart.
+    codes = [seen.setdefault((type(value), value), len(seen)) for value in labels]
+    cells = Cells(np.array(codes, dtype=np.int64), [value for _, value in seen], "labels")
+    indices, names = class_labels(cells, origin, label_names=examples.label_names)
+    return Examples(examples.table, indices, names, source=origin.name)

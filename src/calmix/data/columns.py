@@ -1,0 +1,168 @@
+"""Which column is what, by the names that data sets usually give them."""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from calmix.data.origin import Origin, closest, listed, shown
+
+__all__ = ["Columns", "find_columns"]
+
+# From the surest names to the least sure; two columns of one rank are a question for the user.
+_PAIR_FIRST = ("text_a", "text1", "sentence1", "sentence_a", "sent1", "premise", "question1")
+_TEXT = (
+    ("text",),
+    _PAIR_FIRST,
+    ("sentence", "review", "content", "message", "comment", "tweet", "utterance", "document", "body",
+     "question", "query", "passage", "article", "description"),
+)  # fmt: skip
+_TEXT_OF_CHOICES = (("text",), ("startphrase", "ctx"), ("question", "context", "sentence", *_PAIR_FIRST))
+_TEXT_B = (("text_b",), ("text2", "sentence2", "sentence_b", "sent2", "hypothesis", "question2"))
+_CHOICES = (("choices", "endings", "options"),)
+_NUMBERED_CHOICES = ("ending", "choice", "option")
+_LABEL = (
+    ("label",),
+    ("labels", "class", "category", "target", "intent", "gold_label", "sentiment", "emotion", "topic"),
+)
+_LABEL_OF_CHOICES = (("label",), ("labels", "answer", "answer_index", "target", "gold", "correct"))
+_ID = (("id",), ("guid", "uid"))
+_ID_IF_UNIQUE = (("idx", "index"),)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of a table's columns by the part they play; None (or empty) where no column plays it."""
+
+    text: str
+    text_b: str | None
+    choices: tuple[str, ...]  # one column of lists, or one column per choice
+    label: str | None
+    id: str | None
+    votes: str | None
+
+
+def find_columns(
+    table: pa.Table,
+    origin: Origin,
+    *,
+    text: str | None = None,
+    text_b: str | None = None,
+    choices: str | None = None,
+    label: str | None = None,
+    id: str | None = None,
+    votes: str | None = None,
+    labelled: bool | None = True,
+) -> Columns:
+    """The columns to read: the named ones, and for the rest those with a usual name.
+
+    Once `text` is named, only the named columns count as input: nothing is guessed for `text_b` and
+    `choices`. Raises `InputError` when a column is missing or several would do.
+    """
+    search = _Search(table, origin)
+    for name, option in ((text, "--text"), (text_b, "--text-b"), (label, "--label"), (id, "--id"), (votes, "--votes")):
+        if name is not None:
+            search.require(name, option)
+    if text_b is not None and choices is not None:
+        raise origin.error("give --text-b (pairs) or --choices (multiple choice), not both")
+    named = {name for name in (text, text_b, label, id, votes) if name is not None}
+    cells = search.named_choices(choices) if choices is not None else ()
+    if text is None and text_b is None and choices is None:
+        cells = search.usual_choices(named)
+    named |= set(cells)
+    if text is None:
+        found = search.usual(_TEXT_OF_CHOICES if cells else _TEXT, named, "text", "--text")
+        if found is None:
+            raise origin.error(f"no column looks like the text; name it with --text (columns: {search.listed})")
+        text = found
+        named.add(text)
+        if text_b is None and not cells:
+            text_b = search.usual(_TEXT_B, named, "second text", "--text-b")
+            named |= {text_b} if text_b else set()
+    if labelled is False:
+        label = votes = None
+    elif label is None:
+        ranks = _LABEL_OF_CHOICES if cells else _LABEL
+        optional = labelled is None or votes is not None
+        label = search.usual(ranks, named, "label", "--label", unsure_is_none=optional)
+        if label is None and not optional:
+            raise origin.error(f"no column looks like the label; name it with --label (columns: {search.listed})")
+    named |= {label} if label else set()
+    if id is None:
+        id = search.usual(_ID, named, "id", "--id") or search.unique(_ID_IF_UNIQUE, named)
+    return Columns(text=text, text_b=text_b, choices=cells, label=label, id=id, votes=votes)
+
+
+class _Search:
+    """Looking for columns of one table."""
+
+    def __init__(self, table: pa.Table, origin: Origin) -> None:
+        self._table, self._origin = table, origin
+        self._names: list[str] = table.column_names
+        self.listed = listed(self._names)
+
+    def require(self, name: str, option: str) -> None:
+        """Raise unless the column that the user named exists."""
+        if name not in self._names:
+            raise self._origin.error(
+                f"{option}: no column {shown(name)}{closest(name, self._names)} (columns: {self.listed})"
+            )
+
+    def usual(
+        self,
+        ranks: Sequence[Sequence[str]],
+        taken: Collection[str],
+        what: str,
+        option: str,
+        *,
+        unsure_is_none: bool = False,
+    ) -> str | None:
+        """The free column of the best rank."""
+        for rank in ranks:
+            found = [name for name in self._names if name.strip().casefold() in rank and name not in taken]
+            if len(found) > 1 and not unsure_is_none:
+                raise self._origin.error(
+                    f"several columns could be the {what} ({listed(found)}); name one with {option}"
+                )
+            if found:
+                return found[0] if len(found) == 1 else None
+        return None
+
+    def unique(self, ranks: Sequence[Sequence[str]], taken: Collection[str]) -> str | None:
+        """The free column of a usual name whose cells all differ."""
+        name = self.usual(ranks, taken, "id", "--id", unsure_is_none=True)
+        if name is None or pa.types.is_nested(self._table.schema.field(name).type):
+            return None
+        column = self._table[name]
+        return name if not column.null_count and len(column.unique()) == len(column) else None
+
+    def named_choices(self, name: str) -> tuple[str, ...]:
+        """The column of lists with this name, or the columns with this name and a number."""
+        numbered = self._numbered(name)
+        if name in self._names or len(numbered) < 2:
+            self.require(name, "--choices")
+            return (name,)
+        return numbered
+
+    def usual_choices(self, taken: Collection[str]) -> tuple[str, ...]:
+        """The columns of choices, if this is a table of multiple choice."""
+        name = self.usual(_CHOICES, taken, "choices", "--choices")
+        if name is not None and self._holds_lists(name):
+            return (name,)
+        for stem in _NUMBERED_CHOICES:
+            numbered = self._numbered(stem)
+            if len(numbered) >= 2:
+                return numbered
+        return ()
+
+    def _numbered(self, stem: str) -> tuple[str, ...]:
+        pattern = re.compile(rf"{re.escape(stem)}[ _]?(\d{{1,4}})", re.IGNORECASE)
+        found = [(int(match[1]), name) for name in self._names if (match := pattern.fullmatch(name.strip()))]
+        return tuple(name for _, name in sorted(found))
+
+    def _holds_lists(self, name: str) -> bool:
+        column = self._table[name]
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            return str(column[0].as_py() or "").lstrip().startswith("[")
+        return bool(pa.types.is_list(column.type) or pa.types.is_large_list(column.type))

@@ -1,0 +1,149 @@
+"""CSV and TSV: every cell a string, exactly as it stands in the file."""
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from calmix.data.files import open_bytes
+from calmix.data.origin import listed, shown
+from calmix.errors import InputError
+
+__all__ = ["read_delimited", "write_delimited"]
+
+_BLOCK = 16 << 20  # a row longer than this goes to the careful reader
+_SPECIAL = {"\t": "tabs", ",": "commas"}
+
+
+def read_delimited(path: Path, delimiter: str) -> pa.Table:
+    """The table in a CSV or TSV file (UTF-8, with or without a byte order mark, header in the first row)."""
+    header = _header(path, delimiter)
+    options = {
+        "read_options": pa.csv.ReadOptions(block_size=_BLOCK),
+        "parse_options": pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+        "convert_options": pa.csv.ConvertOptions(
+            column_types=dict.fromkeys(header, pa.string()),
+            strings_can_be_null=False,
+            quoted_strings_can_be_null=False,
+        ),
+    }
+    try:
+        with open_bytes(path) as stream:
+            table = pa.csv.read_csv(stream, **options)
+    except pa.lib.ArrowException:
+        return _careful(path, delimiter)
+    # A line break in a cell is either meant or a stray quote that swallowed rows: only the strict
+    # reader can tell.
+    if table.column_names != header or any(_has_line_break(column) for column in table.columns):
+        return _careful(path, delimiter)
+    return table
+
+
+def _has_line_break(column: pa.ChunkedArray) -> bool:
+    return bool(pc.any(pc.match_substring_regex(column, "[\r\n]")).as_py())
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with open_bytes(path) as stream:
+        for number, raw in enumerate(stream, 1):
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(f"{path}: line {number} is not UTF-8; save the file as UTF-8") from error
+            if "\r" in line[:-2]:
+                yield from re.split(r"(?<=\r)(?![\n]|\Z)", line)
+            else:
+                yield line
+
+
+def _records(path: Path, delimiter: str, *, quoted: bool = True) -> Iterator[tuple[int, list[str]]]:
+    """The records of a file, strictly read, each with the line it starts on; blank lines are left out."""
+    reader = csv.reader(
+        _lines(path), delimiter=delimiter, strict=True, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    )
+    line = 1
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        for record in reader:
+            if record:
+                yield line, record
+            line = reader.line_num + 1
+    except csv.Error as error:
+        if "end of data" in str(error):
+            problem = f'the quote that opens on line {line} is never closed; double a quote ("") that is text'
+        else:
+            problem = f'line {reader.line_num} has text after a closing quote; double a quote ("") that is text'
+        raise InputError(f"{path}: {problem}") from error
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _header(path: Path, delimiter: str) -> list[str]:
+    records = _records(path, delimiter)
+    _, header = next(records, (0, []))
+    records.close()  # type: ignore[attr-defined]
+    if not header:
+        raise InputError(f"{path}: the file is empty")
+    repeated = [name for name in dict.fromkeys(header) if header.count(name) > 1]
+    if repeated:
+        raise InputError(f"{path}: several columns are called {listed(repeated)}; rename them")
+    other = next((mark for mark in ";\t," if mark != delimiter and mark in header[0]), None)
+    if len(header) == 1 and other:
+        raise InputError(
+            f"{path}: the header {shown(header[0])} is separated by {shown(other)}; "
+            "save it with commas (.csv) or tabs (.tsv)"
+        )
+    return header
+
+
+def _careful(path: Path, delimiter: str) -> pa.Table:
+    """The table, read strictly and row by row; the first defect is an `InputError` that names its line."""
+    try:
+        return _collect(path, delimiter, quoted=True)
+    except InputError:
+        if delimiter != "\t":
+            raise
+        # Many TSV files know no quoting at all. Such a file has the same number of tabs in every line.
+        try:
+            return _collect(path, delimiter, quoted=False)
+        except InputError:
+            pass
+        raise
+
+
+def _collect(path: Path, delimiter: str, *, quoted: bool) -> pa.Table:
+    records = _records(path, delimiter, quoted=quoted)
+    _, header = next(records)
+    rows = []
+    for line, record in records:
+        if len(record) != len(header):
+            _ragged(path, delimiter, line, len(record), len(header))
+        rows.append(record)
+    columns = zip(*rows, strict=True) if rows else ((),) * len(header)
+    return pa.table({name: pa.array(cells, pa.string()) for name, cells in zip(header, columns, strict=True)})
+
+
+def _ragged(path: Path, delimiter: str, line: int, fields: int, expected: int) -> NoReturn:
+    raise InputError(
+        f"{path}: line {line} has {fields} fields, the header has {expected}; "
+        f"put quotes around cells that contain {_SPECIAL[delimiter]}"
+    )
+
+
+def write_delimited(table: pa.Table, sink: object, delimiter: str) -> None:
+    """Write a table of plain columns; strings that a spreadsheet would run as a formula get a `'` in front."""
+    if table.num_columns == 1:  # an empty cell would be an empty line, and that is no row
+        table = table.cast(pa.schema([(table.column_names[0], pa.string())]))
+    guarded = pa.Table.from_arrays([_guarded(column) for column in table.columns], names=table.column_names)
+    pa.csv.write_csv(guarded, sink, pa.csv.WriteOptions(delimiter=delimiter))
+
+
+def _guarded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    return pc.replace_substring_regex(pc.fill_null(column, ""), r"\A([=+\-@\t\r])", r"'\1")

@@ -1,0 +1,47 @@
+"""What a row says, as keys: ids made from content, and texts folded so that copies meet."""
+
+import unicodedata
+from hashlib import blake2b
+
+import pyarrow as pa
+
+__all__ = ["content_ids", "fold", "folded_keys"]
+
+
+def _parts(table: pa.Table) -> list[tuple[str, ...]]:
+    """The texts of each row: its text, then its second text or its choices."""
+    texts = table["text"].to_pylist()
+    if "text_b" in table.column_names:
+        return list(zip(texts, table["text_b"].to_pylist(), strict=True))
+    if "choices" in table.column_names:
+        return [(text, *cells) for text, cells in zip(texts, table["choices"].to_pylist(), strict=True)]
+    return list(zip(texts, strict=True))
+
+
+def _hash(parts: tuple[str, ...]) -> str:
+    # Lengths first: ("ab", "c") and ("a", "bc") differ.
+    joined = ",".join(map(str, map(len, parts))) + ":" + "".join(parts)
+    return blake2b(joined.encode("utf-8"), digest_size=8).hexdigest()
+
+
+def content_ids(table: pa.Table) -> list[str]:
+    """An id for each row that depends on its texts alone: 16 hex digits, then -2, -3, … for repeats."""
+    seen: dict[str, int] = {}
+    ids = []
+    for key in map(_hash, _parts(table)):
+        count = seen[key] = seen.get(key, 0) + 1
+        ids.append(key if count == 1 else f"{key}-{count}")
+    return ids
+
+
+def fold(text: str) -> str:
+    """The text without differences of case, Unicode composition and white space."""
+    if text.isascii():
+        return " ".join(text.lower().split())
+    composed = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+    return " ".join(composed.split())
+
+
+def folded_keys(table: pa.Table) -> list[str]:
+    """A key for each row; rows have the same key if and only if their texts are the same once folded."""
+    return [_hash(tuple(map(fold, parts))) for parts in _parts(table)]

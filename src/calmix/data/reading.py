@@ -1,0 +1,62 @@
+"""From a file or a hub data set to `Examples`."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from calmix.data.building import examples_from_table
+from calmix.data.columns import find_columns
+from calmix.data.examples import Examples
+from calmix.data.files import COMPRESSIONS
+from calmix.data.hub import is_hub_name, read_hub
+from calmix.data.origin import Origin
+from calmix.data.tables import FORMATS, format_of, read_table
+
+__all__ = ["read_examples"]
+
+
+def read_examples(
+    source: str | Path,
+    *,
+    text: str | None = None,
+    text_b: str | None = None,
+    choices: str | None = None,
+    label: str | None = None,
+    id: str | None = None,
+    votes: str | None = None,
+    label_names: Sequence[str] | None = None,
+    labelled: bool | None = True,
+    split: str = "train",
+) -> Examples:
+    """The examples in a table on disk, or in a data set of the hub ("name", "org/name" or "org/name:config").
+
+    Columns that are not named are found by their usual names. Anything that cannot be used raises
+    `InputError`, which names the file, the row and the remedy; nothing is dropped.
+
+    Args:
+        source: a CSV, TSV, JSON Lines or Parquet file, compressed or not, or the name of a hub data set.
+        text: the column of the text. When it is given, `text_b` and `choices` are not looked for.
+        text_b: the column of the second text of a pair.
+        choices: the column of the lists of choices, or what its numbered columns are called ("ending").
+        label: the column of the label; for multiple choice, the index of the right choice from 0.
+        id: the column of ids. Without one they are made from the texts.
+        votes: the column of label distributions, which then decide the labels.
+        label_names: the only labels allowed, in the order of the class indices.
+        labelled: True when every row must have a label, False to ignore labels, None to take those there are.
+        split: which split of a hub data set.
+    """
+    name = os.fspath(source)
+    if isinstance(source, str) and _names_hub(source):
+        table, origin = read_hub(source, split), Origin(source)
+    else:
+        table = read_table(name)
+        origin = Origin(name, header=format_of(name)[0] in ("csv", "tsv"))
+    columns = find_columns(
+        table, origin, text=text, text_b=text_b, choices=choices, label=label, id=id, votes=votes, labelled=labelled
+    )
+    return examples_from_table(table, columns, origin, label_names=label_names, may_be_missing=labelled is None)
+
+
+def _names_hub(source: str) -> bool:
+    looks_like_a_file = Path(source).suffix.lower() in {*FORMATS, *COMPRESSIONS} or os.path.exists(source)
+    return not looks_like_a_file and is_hub_name(source)

@@ -1,0 +1,109 @@
+"""Tables on disk: CSV, TSV, JSON Lines and Parquet, plain or compressed."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from calmix.data.delimited import read_delimited, write_delimited
+from calmix.data.files import COMPRESSIONS, atomic_path, compressed, open_bytes
+from calmix.data.jsonlines import read_json, write_json_lines
+from calmix.data.origin import listed
+from calmix.errors import InputError
+
+__all__ = ["FORMATS", "format_of", "read_table", "write_table"]
+
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+
+
+def format_of(path: str | Path) -> tuple[str, str]:
+    """The format ("csv", "tsv", "json" or "parquet") and compression suffix ("" if none) a file name says."""
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
+    if not suffixes or suffixes[-1] not in FORMATS:
+        raise InputError(
+            f"{path}: the file name does not say what the file is; "
+            "let it end in .csv, .tsv, .jsonl or .parquet (and .gz, .xz or .zst when compressed)"
+        )
+    return FORMATS[suffixes[-1]], compression
+
+
+def read_table(path: str | Path) -> pa.Table:
+    """The table in a file, its format and compression told by its name; no cell is reinterpreted.
+
+    Cells of CSV and TSV are strings as they stand ("001", "NA"). Raises `InputError`, with the line, for
+    whatever is wrong with the file, and when it has no rows.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
+    if path.is_dir():
+        raise InputError(f"{path}: this is a folder; give a file")
+    kind, compression = format_of(path)
+    if path.stat().st_size == 0:
+        raise InputError(f"{path}: the file is empty")
+    if kind == "parquet":
+        table = _read_parquet(path, compression)
+    else:
+        table = read_json(path) if kind == "json" else read_delimited(path, _DELIMITERS[kind])
+    if table.num_rows == 0:
+        raise InputError(f"{path}: there are no rows")
+    return table
+
+
+def _read_parquet(path: Path, compression: str) -> pa.Table:
+    try:
+        if compression:
+            with open_bytes(path) as stream:
+                table = pa.parquet.ParquetFile(pa.BufferReader(stream.read())).read()
+        else:
+            with pa.OSFile(str(path)) as file:
+                table = pa.parquet.ParquetFile(file).read()
+    except (pa.lib.ArrowException, OSError) as error:
+        raise InputError(f"{path}: not a whole Parquet file; fetch or write it again") from error
+    names = table.column_names
+    repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if repeated:
+        raise InputError(f"{path}: several columns are called {listed(repeated)}; rename them")
+    return table.replace_schema_metadata()
+
+
+def write_table(table: pa.Table, path: str | Path) -> None:
+    """Write a table, its format and compression told by the name, whole or not at all.
+
+    In CSV and TSV, lists and other nested cells are written as JSON, and strings that a spreadsheet would
+    run as a formula (beginning with = + - @, a tab or a carriage return) get a `'` in front.
+    """
+    kind, compression = format_of(path)
+    with atomic_path(path) as temporary, compressed(temporary, compression) as sink:
+        if kind == "parquet":
+            pa.parquet.write_table(table, sink)
+        elif kind == "json":
+            write_json_lines(table, sink)
+        else:
+            write_delimited(_flat(table), sink, _DELIMITERS[kind])
+
+
+def _flat(table: pa.Table) -> pa.Table:
+    return pa.Table.from_arrays([_flat_column(column) for column in table.columns], names=table.column_names)
+
+
+def _flat_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(column.type):
+        return column.cast(column.type.value_type)
+    if not pa.types.is_nested(column.type):
+        return column
+    values = column.to_pylist()
+    cells = [None if value is None else json.dumps(value, ensure_ascii=False, default=str) for value in values]
+    return pa.chunked_array([pa.array(cells, pa.string())])
