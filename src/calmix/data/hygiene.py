@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calmix.data.examples import Examples
-from calmix.data.keys import folded_keys
+from calmix.data.keys import folded_keys, groups_of
 
 __all__ = ["Duplicates", "duplicates", "hygiene_lines", "leakage"]
 
@@ -26,13 +26,13 @@ class Duplicates:
 
 def duplicates(examples: Examples) -> Duplicates:
     """How many rows repeat the texts of an earlier one, whatever their case and white space."""
-    _, group, counts = np.unique(np.array(folded_keys(examples.table)), return_inverse=True, return_counts=True)
-    extra = counts - 1
+    group, keys = groups_of(folded_keys(examples.table))
+    extra = np.bincount(group, minlength=len(keys)) - 1
     labels = examples.labels
     order = np.lexsort((labels, group))
     order = order[labels[order] >= 0]  # rows without a label contradict nobody
     group, labels = group[order], labels[order]
-    disagree = np.zeros(len(counts), dtype=bool)
+    disagree = np.zeros(len(keys), dtype=bool)
     disagree[group[1:][(group[1:] == group[:-1]) & (labels[1:] != labels[:-1])]] = True
     return Duplicates(rows=int(extra.sum()), conflicting=int(extra[disagree].sum()))
 

@@ -3,9 +3,11 @@
 import unicodedata
 from hashlib import blake2b
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-__all__ = ["content_ids", "fold", "folded_keys"]
+__all__ = ["content_ids", "fold", "folded_keys", "groups_of"]
 
 
 def _parts(table: pa.Table) -> list[tuple[str, ...]]:
@@ -20,7 +22,10 @@ def _parts(table: pa.Table) -> list[tuple[str, ...]]:
 
 def _hash(parts: tuple[str, ...]) -> str:
     # Lengths first: ("ab", "c") and ("a", "bc") differ.
-    joined = ",".join(map(str, map(len, parts))) + ":" + "".join(parts)
+    if len(parts) == 1:
+        joined = f"{len(parts[0])}:{parts[0]}"
+    else:
+        joined = f"{','.join(str(len(part)) for part in parts)}:{''.join(parts)}"
     return blake2b(joined.encode("utf-8"), digest_size=8).hexdigest()
 
 
@@ -45,3 +50,10 @@ def fold(text: str) -> str:
 def folded_keys(table: pa.Table) -> list[str]:
     """A key for each row; rows have the same key if and only if their texts are the same once folded."""
     return [_hash(tuple(map(fold, parts))) for parts in _parts(table)]
+
+
+def groups_of(keys: list[str]) -> tuple[NDArray[np.int64], list[str]]:
+    """The number of each row's group, and the key that the rows of each group share."""
+    numbers: dict[str, int] = {}
+    group = [numbers.setdefault(key, len(numbers)) for key in keys]
+    return np.array(group, dtype=np.int64), list(numbers)

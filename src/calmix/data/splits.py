@@ -6,74 +6,79 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calmix.data.examples import Examples
-from calmix.data.keys import folded_keys
+from calmix.data.keys import folded_keys, groups_of
 from calmix.errors import InputError
 
 __all__ = ["split_examples"]
 
 
 def split_examples(examples: Examples, *, dev_fraction: float = 0.1, seed: int = 0) -> tuple[Examples, Examples]:
-    """The examples in two parts, (train, dev), with the same share of each label.
+    """The examples in two parts, (train, dev), with about the same share of each label.
 
     Rows whose texts are the same but for case and white space stay together. A label that has at least two
     different texts is in both parts. Who goes where depends on the texts and the seed, not on the order
     of the rows, which both parts keep.
     """
+    source = examples.source or "examples"
     if not 0 < dev_fraction < 1:
-        raise InputError(f"the dev fraction must lie between 0 and 1, not {dev_fraction}")
-    groups, strata = _groups(examples, seed)
-    if len(examples) < 3 or len(groups) < 2:
+        raise InputError(f"{source}: the dev fraction must lie between 0 and 1, not {dev_fraction}")
+    group, keys = groups_of(folded_keys(examples.table))
+    if len(examples) < 3 or len(keys) < 2:
         raise InputError(
-            f"{examples.source or 'examples'}: {len(examples)} rows with {len(groups)} different texts "
-            "are too few to set some aside; give a dev file"
-        )
-    dev: list[int] = []
-    for stratum, quota in zip(strata, _quotas(groups, strata, dev_fraction), strict=True):
-        dev += _chosen(groups, stratum, quota)
-    if not dev:
-        raise InputError(
-            f"{examples.source or 'examples'}: no label has two different texts, so none can be set aside; "
+            f"{source}: {len(examples)} rows with {len(keys)} different texts are too few to set some aside; "
             "give a dev file"
         )
-    aside = np.zeros(len(examples), dtype=bool)
-    for group in dev:
-        aside[groups[group]] = True
-    return examples.take(np.flatnonzero(~aside)), examples.take(np.flatnonzero(aside))
+    sizes = np.bincount(group)
+    # The index of the right choice is no class to be balanced.
+    labels = np.zeros_like(group) if examples.kind == "choices" else examples.labels
+    label_of_group = _majority(group, labels, len(keys))
+    strata = [_drawn(np.flatnonzero(label_of_group == label), keys, seed) for label in np.unique(label_of_group)]
+    quotas = _quotas(np.array([sizes[stratum].sum() for stratum in strata]), dev_fraction)
+    aside = np.zeros(len(keys), dtype=bool)
+    for stratum, quota in zip(strata, quotas, strict=True):
+        aside[stratum] = _chosen(sizes[stratum], int(quota))
+    if not aside.any():
+        raise InputError(f"{source}: no label has two different texts, so none can be set aside; give a dev file")
+    return examples.take(np.flatnonzero(~aside[group])), examples.take(np.flatnonzero(aside[group]))
 
 
-def _groups(examples: Examples, seed: int) -> tuple[list[NDArray[np.int64]], list[list[int]]]:
-    """Rows by text, and those groups by label, everything in an order that only texts and seed decide."""
-    names, inverse = np.unique(np.array(folded_keys(examples.table)), return_inverse=True)
-    draw = [blake2b(f"{seed}:{name}".encode(), digest_size=16).digest() for name in names]
-    rows = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
-    order = sorted(range(len(names)), key=draw.__getitem__)
-    groups = [rows[group] for group in order]
-    strata: dict[int, list[int]] = {}
-    for number, members in enumerate(groups):
-        # The index of the right choice is no class to be balanced. Copies that disagree go with the majority.
-        labels, counts = np.unique(examples.labels[members], return_counts=True)
-        label = 0 if examples.kind == "choices" else int(labels[np.argmax(counts)])
-        strata.setdefault(label, []).append(number)
-    return groups, [strata[label] for label in sorted(strata)]
+def _majority(group: NDArray[np.int64], labels: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """The most frequent label of each group, the smallest of those that tie."""
+    pairs, times = np.unique(np.stack([group, labels], axis=1), axis=0, return_counts=True)
+    order = np.lexsort((-pairs[:, 1], times, pairs[:, 0]))  # the best pair of each group comes last
+    majority = np.empty(count, dtype=np.int64)
+    majority[pairs[order, 0]] = pairs[order, 1]
+    return majority
 
 
-def _quotas(groups: list[NDArray[np.int64]], strata: list[list[int]], fraction: float) -> list[int]:
+def _drawn(stratum: NDArray[np.int64], keys: list[str], seed: int) -> NDArray[np.int64]:
+    """The groups in an order that their texts and the seed decide."""
+    return np.array(
+        sorted(stratum, key=lambda group: blake2b(f"{seed}:{keys[group]}".encode(), digest_size=16).digest())
+    )
+
+
+def _quotas(rows: NDArray[np.int64], fraction: float) -> NDArray[np.int64]:
     """How many rows of each stratum go to dev: proportional, whole, and together the share asked for."""
-    exact = fraction * np.array([sum(len(groups[group]) for group in stratum) for stratum in strata])
-    quotas = np.floor(exact).astype(int)
+    exact = fraction * rows
+    quotas = np.floor(exact).astype(np.int64)
     rest = round(exact.sum()) - quotas.sum()
     quotas[np.argsort(quotas - exact, kind="stable")[:rest]] += 1
-    return [int(quota) for quota in quotas]
+    return np.asarray(quotas)
 
 
-def _chosen(groups: list[NDArray[np.int64]], stratum: list[int], quota: int) -> list[int]:
-    """Groups of a stratum that make up about `quota` rows: at least one of them, and not all."""
-    if len(stratum) < 2:
-        return []
-    chosen: list[int] = []
-    left = quota
-    for group in stratum:
-        if len(groups[group]) <= left and len(chosen) < len(stratum) - 1:
-            chosen.append(group)
-            left -= len(groups[group])
-    return chosen or [min(stratum, key=lambda group: len(groups[group]))]
+def _chosen(sizes: NDArray[np.int64], quota: int) -> NDArray[np.bool_]:
+    """Which groups of a stratum make up about `quota` rows: at least one of them, and not all."""
+    chosen = np.zeros(len(sizes), dtype=bool)
+    if len(sizes) < 2:
+        return chosen
+    left, free = quota, len(sizes) - 1
+    for position, size in enumerate(sizes.tolist()):
+        if size <= left and free:
+            chosen[position] = True
+            left, free = left - size, free - 1
+        if not left:
+            break
+    if not chosen.any():
+        chosen[np.argmin(sizes)] = True
+    return chosen
