@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,7 +32,11 @@ NEW_SITUATION, NEW_PHRASING = 0.25, 0.35
 MISLABELLED, IMPLAUSIBLE = 0.06, 0.02
 SLIPS = 0.3
 WORDS = range(5, 46)
-QUESTION = re.compile(r"\?|^(can|how|what|whats|when|where|wheres|which|who|why|is|do|does|did|any|has) |can (u|i|my) ")
+NUMBERS = {"order": (10000, 99999), "year": (2009, 2022), "code": (1001, 9899), "pin": (1001, 9899)}
+POUNDS = {"amount": (15, 120), "rate": (9, 48), "fee": (3, 18)}
+QUESTION = re.compile(
+    r"\?|^(can|how|what|whats|when|where|wheres|which|who|why|is|do|does|did|any|has|will|if|too late) |can (u|i|my) |what (now|happens)"
+)
 COLUMNS = ("id", "text", "label", "_truth", "_mislabelled", "_situation")
 
 MATERIAL = Path(__file__).parent / "corpus"
@@ -121,11 +126,11 @@ def make_plan(situations: Sequence[Situation]) -> Plan:
     dev_only: list[Situation] = []
     test_only: list[Situation] = []
     for kind in KINDS:
-        ranked = []
-        for region in draw.shuffled(INTENTS):
-            members = draw.shuffled([s for s in situations if (s.kind, s.region) == (kind, region)])
-            ranked += [(rank, place, s) for place, (rank, s) in enumerate(enumerate(members), len(ranked))]
-        queue = [s for _, _, s in sorted(ranked, key=lambda entry: entry[:2])]
+        by_region = [
+            draw.shuffled([s for s in situations if (s.kind, s.region) == (kind, region)])
+            for region in draw.shuffled(INTENTS)
+        ]
+        queue = [s for one_of_each in zip(*by_region, strict=True) for s in one_of_each]
         test, dev = TEST_ONLY[kind], DEV_ONLY[kind]
         test_only += queue[:test]
         dev_only += queue[test : test + dev]
@@ -180,7 +185,7 @@ class Writer:
 
     def message(self, phrasing: str) -> str:
         """Return a message that says what the phrasing says."""
-        seen: dict[str, list[str]] = {}
+        seen: dict[str, str] = {}
         draw = self.draw
         frame = self.frame
         asks = QUESTION.search(phrasing) is not None
@@ -193,20 +198,19 @@ class Writer:
         core = self.fill(phrasing, seen)
         return self.in_full(core, *parts) if self.formal else self.in_brief(core, *parts)
 
-    def fill(self, text: str, seen: dict[str, list[str]]) -> str:
+    def fill(self, text: str, seen: dict[str, str]) -> str:
         """Return the text with its choices made and its slots filled."""
         text = re.sub(r"\[([^]]*)\]", lambda found: self.draw.pick(found[1].split("|")), text)
         return re.sub(r"\{([a-z]+)(\d?)\}", lambda found: self.value(found[1], found[2], seen), text)
 
-    def value(self, slot: str, number: str, seen: dict[str, list[str]]) -> str:
+    def value(self, slot: str, number: str, seen: dict[str, str]) -> str:
         """Return the value of a slot: the same one throughout a message, unless it is numbered."""
         key = slot + number
-        if key not in seen:
-            taken = [value for name, values in seen.items() if name.rstrip("2") == slot for value in values]
-            while (fresh := self.fresh(slot)) in taken:
-                pass
-            seen[key] = [fresh]
-        return seen[key][0]
+        while key not in seen:
+            fresh = self.fresh(slot)
+            if fresh not in seen.values():
+                seen[key] = fresh
+        return seen[key]
 
     def fresh(self, slot: str) -> str:
         """Return any value of a slot."""
@@ -214,8 +218,8 @@ class Writer:
         if slot in self.slots:
             value = draw.pick(self.slots[slot])
             return value if self.formal else value.lower()
-        if slot == "amount":
-            pounds = draw.between(6, 120)
+        if slot in POUNDS:
+            pounds = draw.between(*POUNDS[slot])
             if self.formal:
                 return f"£{pounds}" + draw.pick(("", ".50", ".95", ".99"))
             return draw.pick((f"£{pounds}", f"{pounds} quid", f"£{pounds}.99"))
@@ -224,8 +228,7 @@ class Writer:
             if self.formal:
                 return f"{day} {self.fresh('month')}"
             return f"the {day}{'th' if 4 <= day <= 20 else {1: 'st', 2: 'nd', 3: 'rd'}.get(day % 10, 'th')}"
-        low, high = {"order": (10000, 99999), "year": (2009, 2022), "code": (1001, 9899), "pin": (1001, 9899)}[slot]
-        return str(draw.between(low, high))
+        return str(draw.between(*NUMBERS[slot]))
 
     def in_full(self, core: str, opener: str, aside: str, closer: str) -> str:
         """Return a formal message."""
@@ -241,7 +244,7 @@ class Writer:
         pause = " " if opener.endswith("?") else draw.pick((" ", " ", ", ", "... "))
         text = f"{opener}{pause}{core}" if opener else core
         for part in filter(None, (aside, closer)):
-            pauses = (" ",) if text[-1] in "?!" else (", ", "... ", " - ") if " " in part else (" ", ", ")
+            pauses = (" ",) if not text[-1].isalnum() else (", ", "... ", " - ") if " " in part else (" ", ", ")
             text += draw.pick(pauses) + part
         if draw.chance(0.12):
             text = text[0].upper() + text[1:]
@@ -261,8 +264,8 @@ class Writer:
 
 
 def normalised(text: str) -> str:
-    """Return what is left of a message without case, punctuation and the values of its numbers."""
-    return " ".join(re.sub(r"[\W_]+", " ", re.sub(r"\d+", "0", text.casefold())).split())
+    """Return what is left of a message without case, punctuation and numbers."""
+    return " ".join(re.sub(r"[\W\d_]+", " ", text.casefold()).split())
 
 
 def draw_label(draw: Draw, truth: Sequence[float]) -> str:
@@ -275,33 +278,37 @@ def draw_label(draw: Draw, truth: Sequence[float]) -> str:
     return INTENTS[max(range(len(truth)), key=truth.__getitem__)]
 
 
+def choose(draw: Draw, plan: Plan, split: str) -> Iterator[Phrasing]:
+    """Yield the phrasings of a split: of every kind its share, and in it of every pool its own."""
+    for kind, kind_share in KINDS.items():
+        left = round(kind_share * SIZES[split])
+        *others, main = pools(plan, split)
+        sizes = [round(share * left) for share, _ in others]
+        for size, (_, pool) in zip([*sizes, left - sum(sizes)], [*others, main], strict=True):
+            yield from islice(rounds(draw, [ways for ways in pool if ways[0][0].kind == kind]), size)
+
+
+def new_message(writer: Writer, phrasing: str, used: set[str]) -> str:
+    """Return a message of proper length that is not yet used."""
+    for _ in range(200):
+        text = writer.message(phrasing)
+        if normalised(text) not in used and len(text.split()) in WORDS:
+            used.add(normalised(text))
+            return text
+    raise SystemExit(f"no new message left for: {phrasing}")
+
+
 def make_split(plan: Plan, split: str, used: set[str]) -> list[dict[str, str]]:
     """Return the rows of a split, adding the normalised texts to those used."""
     draw = Draw(f"{SEED} {split}")
     writer = Writer(draw, "casual" if split == "ood" else "formal")
-    chosen: list[tuple[Situation, str]] = []
-    for kind, kind_share in KINDS.items():
-        size = round(kind_share * SIZES[split])
-        start = len(chosen)
-        for share, pool in reversed(pools(plan, split)):
-            of_kind = [options for options in pool if options[0][0].kind == kind]
-            last = share == pools(plan, split)[0][0]
-            wanted = size - (len(chosen) - start) if last else round(share * size)
-            stream = rounds(draw, of_kind)
-            for _ in range(wanted):
-                situation, phrasing = next(stream)
-                for _ in range(200):
-                    text = writer.message(phrasing)
-                    if normalised(text) not in used and len(text.split()) in WORDS:
-                        break
-                else:
-                    raise SystemExit(f"no new message left for: {phrasing}")
-                used.add(normalised(text))
-                if split == "ood" and draw.chance(SLIPS):
-                    text = writer.slip(text)
-                    used.add(normalised(text))
-                chosen.append((situation, text))
-    chosen = draw.shuffled(chosen)
+    chosen = []
+    for situation, phrasing in draw.shuffled(list(choose(draw, plan, split))):
+        text = new_message(writer, phrasing, used)
+        if split == "ood" and draw.chance(SLIPS):
+            text = writer.slip(text)
+            used.add(normalised(text))
+        chosen.append((situation, text))
     rows = [
         {
             "id": f"{split}-{number:04d}",
