@@ -1,6 +1,6 @@
 """What goes wrong on the user's side of the fence, as opposed to in calmix."""
 
-__all__ = ["CalmixWarning", "InputError"]
+__all__ = ["CalmixWarning", "InputError", "TrainingError"]
 
 
 class InputError(ValueError):
@@ -12,3 +12,7 @@ class InputError(ValueError):
 
 class CalmixWarning(UserWarning):
     """Something the user should know about, that does not stop the work."""
+
+
+class TrainingError(RuntimeError):
+    """Training that cannot go on, through no fault of the input's form: its message says what to try."""

@@ -1,1 +1,21 @@
 """Who is mixed with whom, where, and what the loss is a sum of."""
+
+from calmix.mixing.choosing import Option, choose, describe, options_of
+from calmix.mixing.loss import batch_loss
+from calmix.mixing.recipes import RECIPES, Recipe
+from calmix.mixing.sampling import Pool, Sampling
+from calmix.mixing.step import Step, fill_tokens
+
+__all__ = [
+    "RECIPES",
+    "Option",
+    "Pool",
+    "Recipe",
+    "Sampling",
+    "Step",
+    "batch_loss",
+    "choose",
+    "describe",
+    "fill_tokens",
+    "options_of",
+]

@@ -1,1 +1,8 @@
 """The loop, the run folder, and the whole way from a table to a calibrated checkpoint."""
+
+from calmix.training.evaluating import measure, softmax
+from calmix.training.loop import Progress
+from calmix.training.pipeline import Run, train
+from calmix.training.predictions import prediction_table
+
+__all__ = ["Progress", "Run", "measure", "prediction_table", "softmax", "train"]

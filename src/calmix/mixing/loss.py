@@ -1,0 +1,48 @@
+"""A recipe's loss for people with a training loop of their own."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calmix.mixing.recipes import Recipe
+from calmix.mixing.step import Step, fill_tokens
+
+__all__ = ["batch_loss"]
+
+
+def batch_loss(
+    recipe: Recipe,
+    model: nn.Module,
+    batch: Mapping[str, Tensor],
+    *,
+    generator: torch.Generator,
+    tokenizer: Any,
+) -> Tensor:
+    """Return the mean loss of a batch under a recipe, ready for `backward()`.
+
+    `batch` is what a transformers model is called with, `labels` included: class indices [rows], or
+    distributions [rows, classes]. `model` may be wrapped (accelerate, DistributedDataParallel).
+    """
+    bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    labels = batch["labels"]
+    ids = inputs["input_ids"]
+    if labels.dim() == 1:
+        classes = ids.shape[1] if ids.dim() == 3 else int(bare.config.num_labels)  # type: ignore[union-attr, arg-type]
+        labels = nn.functional.one_hot(labels, classes)
+    variants = recipe.variants(bare)
+    variant = 0
+    if variants > 1:
+        variant = int(torch.randint(variants, (), generator=generator, device=generator.device))
+    step = Step(
+        model=bare,
+        wrapped=model,
+        inputs=inputs,
+        targets=labels.float(),
+        generator=generator,
+        fill=fill_tokens(tokenizer),
+        variant=variant,
+    )
+    return recipe.loss(step).mean()

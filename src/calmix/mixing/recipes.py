@@ -1,0 +1,272 @@
+"""The named training methods. Each is a few lines: samples in a batch × pairs × level × terms of the loss."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from calmix.data import Examples
+from calmix.errors import InputError
+from calmix.mixing import manifold, paraphrasing, terms
+from calmix.mixing.levels import Level, Mask, Padding
+from calmix.mixing.pairing import reversed_batch, shuffled
+from calmix.mixing.sampling import Sampling, uniform
+from calmix.mixing.step import Step
+from calmix.mixing.terms import Term
+from calmix.models import anatomy
+
+__all__ = [
+    "RECIPES",
+    "Recipe",
+    "back_translation",
+    "cls_mixup",
+    "erl",
+    "erm",
+    "feature_mixup",
+    "input_mixup",
+    "label_smoothing",
+    "manifold_mixup",
+    "on_off_manifold",
+]
+
+
+def _one(_model: nn.Module) -> int:
+    return 1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training method: what the loss of a batch is, and what it needs from the loop around it."""
+
+    loss: Term
+    """Step → one loss per row."""
+    batches: Sampling = uniform
+    """Which samples share a batch."""
+    variants: Callable[[nn.Module], int] = _one
+    """How many kinds of step there are for a model; the loop draws `step.variant` below it."""
+    prepare: Callable[[Examples], Examples] | None = None
+    """What is done to the training set before anything is tokenised."""
+
+
+def erm(*, smoothing: float = 0.0) -> Recipe:
+    """Plain fine-tuning: cross-entropy, nothing mixed.
+
+    Args:
+        smoothing: label smoothing σ.
+    """
+    return Recipe(terms.clean(smoothing=smoothing))
+
+
+def label_smoothing(*, smoothing: float = 0.1) -> Recipe:
+    """Cross-entropy to 1−σ on the gold class and σ/(K−1) on each other one.
+
+    Paper: Park & Caragea, ACL 2022; Hosseini & Caragea.
+
+    Args:
+        smoothing: σ. The papers use 0.003 to 0.3, and 0.1 most.
+    """
+    return erm(smoothing=smoothing)
+
+
+def erl(*, beta: float = 0.1, smoothing: float = 0.0) -> Recipe:
+    """Entropy-regularised loss: cross-entropy − β·H(p), which rewards unsure predictions.
+
+    Paper: Pereyra et al. 2017, as compared in Thulasidasan et al., NeurIPS 2019.
+
+    Args:
+        beta: weight of the entropy.
+        smoothing: label smoothing σ.
+    """
+    return Recipe(terms.total((1.0, terms.clean(smoothing=smoothing)), (beta, terms.negative_entropy())))
+
+
+def input_mixup(
+    *,
+    alpha: float = 0.4,
+    per_sample: bool = False,
+    padding: Padding = "sep",
+    mask: Mask = "union",
+    smoothing: float = 0.0,
+) -> Recipe:
+    """Mixup of input embeddings, token by token, and of labels.
+
+    Paper: Thulasidasan et al., NeurIPS 2019; Zhang & Vaidya 2021 for the padding.
+
+    Args:
+        alpha: λ ~ Beta(α, α). 0.4 in most papers, 1.0 in Zhang & Vaidya.
+        per_sample: draw a λ for each sample instead of one for the batch.
+        padding: what the shorter text of a pair is filled with.
+        mask: whose tokens the mixed text attends to.
+        smoothing: label smoothing σ.
+    """
+    return Recipe(terms.mixed(0, alpha=alpha, per_sample=per_sample, padding=padding, mask=mask, smoothing=smoothing))
+
+
+def manifold_mixup(
+    *,
+    alpha: float = 1.0,
+    layers: tuple[int, ...] = (),
+    per_sample: bool = False,
+    padding: Padding = "sep",
+    mask: Mask = "union",
+    smoothing: float = 0.0,
+) -> Recipe:
+    """Mixup after a layer that is drawn anew for each step.
+
+    Paper: Verma et al. 2019; Zhang & Vaidya 2021.
+
+    Args:
+        alpha: λ ~ Beta(α, α).
+        layers: the layers to draw from: 0 is the input, n the last layer, n+1 the head. None given: all.
+        per_sample: draw a λ for each sample instead of one for the batch.
+        padding: what the shorter text of a pair is filled with.
+        mask: whose tokens the mixed text attends to.
+        smoothing: label smoothing σ.
+    """
+
+    def drawn_from(model: nn.Module) -> tuple[int, ...]:
+        depth = len(anatomy(model).layers)
+        chosen = layers or tuple(range(depth + 2))
+        bad = [layer for layer in chosen if not 0 <= layer <= depth + 1]
+        if bad:
+            raise InputError(f"layers: this model has levels 0 to {depth + 1}, there is no {bad[0]}")
+        return chosen
+
+    def level(step: Step) -> Level:
+        layer = drawn_from(step.model)[step.variant]
+        return "head" if layer == len(step.anatomy.layers) + 1 else layer
+
+    term = terms.mixed(level, alpha=alpha, per_sample=per_sample, padding=padding, mask=mask, smoothing=smoothing)
+    return Recipe(term, variants=lambda model: len(drawn_from(model)))
+
+
+def cls_mixup(
+    *,
+    alpha: float = 0.4,
+    at: Literal["head", "inner"] = "head",
+    per_sample: bool = False,
+    smoothing: float = 0.0,
+) -> Recipe:
+    """Mixup of the vector the classifier head reads, and of labels.
+
+    Paper: Zhang & Vaidya 2021 (α = 1.0 there).
+
+    Args:
+        alpha: λ ~ Beta(α, α).
+        at: mix what the head reads, or what the dense layer before it reads.
+        per_sample: draw a λ for each sample instead of one for the batch.
+        smoothing: label smoothing σ.
+    """
+    return Recipe(terms.mixed(at, alpha=alpha, per_sample=per_sample, smoothing=smoothing))
+
+
+def feature_mixup(
+    *,
+    alpha: float = 0.4,
+    per_sample: bool = False,
+    padding: Padding = "sep",
+    mask: Mask = "union",
+    smoothing: float = 0.0,
+) -> Recipe:
+    """Mixup of inputs only: the label is that of the nearer sample. A control: it does not calibrate.
+
+    Paper: Thulasidasan et al., NeurIPS 2019, section 5.
+
+    Args:
+        alpha: λ ~ Beta(α, α).
+        per_sample: draw a λ for each sample instead of one for the batch.
+        padding: what the shorter text of a pair is filled with.
+        mask: whose tokens the mixed text attends to.
+        smoothing: label smoothing σ.
+    """
+    return Recipe(
+        terms.mixed(
+            0,
+            alpha=alpha,
+            per_sample=per_sample,
+            padding=padding,
+            mask=mask,
+            smoothing=smoothing,
+            hard=True,
+        )
+    )
+
+
+def on_off_manifold(
+    *,
+    on_size: float = 1e-4,
+    off_size: float = 1e-3,
+    share: float = 0.1,
+    pairs: Literal["reversed", "shuffled"] = "reversed",
+    smoothing: float = 0.0,
+) -> Recipe:
+    """Cross-entropy, plus the same a small step towards another sample, plus doubt a small step off the data.
+
+    Paper: Kong et al. 2020, a baseline of Park & Caragea, NAACL 2022. Five forwards a step.
+
+    Args:
+        on_size: length of the step towards the partner's features.
+        off_size: length of the step that raises the loss.
+        share: how much of the partner's label the first step's target takes.
+        pairs: the batch back to front, or in random order.
+        smoothing: label smoothing σ.
+    """
+    pairing = reversed_batch if pairs == "reversed" else shuffled
+    return Recipe(
+        terms.total(
+            (1.0, terms.clean(smoothing=smoothing)),
+            (1.0, manifold.on_manifold(pairing=pairing, size=on_size, share=share, smoothing=smoothing)),
+            (1.0, manifold.off_manifold(size=off_size)),
+        )
+    )
+
+
+def back_translation(
+    *,
+    column: str = "paraphrase",
+    there: str = "",
+    back: str = "",
+    temperature: float = 0.9,
+    seed: int = 0,
+    smoothing: float = 0.0,
+) -> Recipe:
+    """Cross-entropy on the texts and on a paraphrase of each.
+
+    Paper: a baseline of Park & Caragea, NAACL 2022 (English→German→English, sampling temperature 0.9).
+
+    Args:
+        column: the column that holds the paraphrases, where they are supplied.
+        there: a translation model (folder or hub name), to make the paraphrases instead.
+        back: the model that translates back.
+        temperature: of the translations' sampling.
+        seed: of the translations' sampling.
+        smoothing: label smoothing σ.
+    """
+    if bool(there) != bool(back):
+        raise InputError("back-translation needs both models, `there` and `back`, or neither")
+
+    def prepare(examples: Examples) -> Examples:
+        if there:
+            found = paraphrasing.translate_and_back(
+                examples.column("text"), there=there, back=back, temperature=temperature, seed=seed
+            )
+        else:
+            found = paraphrasing.supplied(examples, column)
+        return paraphrasing.with_paraphrases(examples, found)
+
+    return Recipe(terms.clean(smoothing=smoothing), prepare=prepare)
+
+
+RECIPES: dict[str, Callable[..., Recipe]] = {
+    "erm": erm,
+    "label-smoothing": label_smoothing,
+    "erl": erl,
+    "input-mixup": input_mixup,
+    "manifold-mixup": manifold_mixup,
+    "cls-mixup": cls_mixup,
+    "feature-mixup": feature_mixup,
+    "on-off-manifold": on_off_manifold,
+    "back-translation": back_translation,
+}
+"""The methods by name. `mixup` in the papers is `input-mixup` here."""

@@ -1,0 +1,88 @@
+"""One batch on its way through: what a term of the loss may look at."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calmix.mixing import drawing
+from calmix.models import Anatomy, anatomy
+
+__all__ = ["Step", "fill_tokens"]
+
+
+@dataclass(eq=False)
+class Step:
+    """A batch, the model it goes through, and where random draws come from."""
+
+    model: nn.Module
+    """The bare model: edits are made on its modules."""
+    inputs: dict[str, Tensor]
+    """What the model is called with; `input_ids` is [rows, width], or [rows, choices, width]."""
+    targets: Tensor
+    """[rows, classes]: label distributions, one-hot mostly."""
+    generator: torch.Generator
+    wrapped: nn.Module | None = None
+    """The model as it must be called when something is wrapped around it (DistributedDataParallel)."""
+    parts: Anatomy | None = None
+    rows: Tensor | None = None
+    """Where each row stands in the training set."""
+    class_weights: Tensor | None = None
+    fill: Mapping[str, int] = field(default_factory=dict)
+    """Ids of the tokens a pair may be padded with: see `fill_tokens`."""
+    variant: int = 0
+    """Which of the recipe's variants this step takes, drawn on the host (the layer to mix at, say)."""
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the batch is."""
+        return self.targets.device
+
+    @cached_property
+    def anatomy(self) -> Anatomy:
+        """Where the model's embeddings, layers and head are."""
+        return self.parts or anatomy(self.model)
+
+    @cached_property
+    def logits(self) -> Tensor:
+        """The clean forward's logits, computed when first asked for and once."""
+        return self.forward(self.inputs)
+
+    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+        """Return the logits of these inputs, in float32."""
+        output = (self.wrapped or self.model)(**inputs)
+        logits: Tensor = output.logits
+        return logits.float()
+
+    def beta(self, alpha: float, *, per_sample: bool = False) -> Tensor:
+        """Return a mixing weight λ ~ Beta(α, α) for each row: one for the whole batch, or one each."""
+        lam = drawing.beta(alpha, len(self) if per_sample else 1, generator=self.generator, device=self.device)
+        return lam.expand(len(self))
+
+    def permutation(self) -> Tensor:
+        """Return a random permutation of the batch's rows."""
+        return drawing.permutation(len(self), generator=self.generator, device=self.device)
+
+
+def fill_tokens(tokenizer: Any) -> dict[str, int]:
+    """Return the ids that the shorter text of a mixed pair can be padded with.
+
+    A tokenizer without a separator lends its end-of-sequence token; `unused` is there if the vocabulary has
+    one of the reserved names.
+    """
+    fill = {"pad": tokenizer.pad_token_id}
+    separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
+    if separator is not None:
+        fill["sep"] = separator
+    for name in ("[unused0]", "<unused0>", "[unused1]", "<|reserved_special_token_0|>"):
+        token = tokenizer.convert_tokens_to_ids(name)
+        if token is not None and token != tokenizer.unk_token_id:
+            fill["unused"] = token
+            break
+    return fill

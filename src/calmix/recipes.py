@@ -1,0 +1,47 @@
+"""The training methods, and the parts to make your own from: see docs/your-own-method.md."""
+
+from calmix.mixing.choosing import choose
+from calmix.mixing.levels import mixed_logits
+from calmix.mixing.loss import batch_loss
+from calmix.mixing.recipes import (
+    RECIPES,
+    Recipe,
+    back_translation,
+    cls_mixup,
+    erl,
+    erm,
+    feature_mixup,
+    input_mixup,
+    label_smoothing,
+    manifold_mixup,
+    on_off_manifold,
+)
+from calmix.mixing.step import Step
+from calmix.mixing.targets import cross_entropy, mix, smooth
+from calmix.mixing.terms import Term, clean, mixed, negative_entropy, total
+
+__all__ = [
+    "RECIPES",
+    "Recipe",
+    "Step",
+    "Term",
+    "back_translation",
+    "batch_loss",
+    "choose",
+    "clean",
+    "cls_mixup",
+    "cross_entropy",
+    "erl",
+    "erm",
+    "feature_mixup",
+    "input_mixup",
+    "label_smoothing",
+    "manifold_mixup",
+    "mix",
+    "mixed",
+    "mixed_logits",
+    "negative_entropy",
+    "on_off_manifold",
+    "smooth",
+    "total",
+]

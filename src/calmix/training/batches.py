@@ -1,0 +1,120 @@
+"""An epoch laid out: which rows each step takes, in which shape, on this process."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from calmix.data import Examples
+from calmix.mixing import Pool, Recipe
+from calmix.models import Packed
+
+__all__ = ["Part", "TrainingSet", "epoch_steps", "seed_for", "training_set"]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSet:
+    """The training samples as the loop reads them: token ids and labels, all on the device."""
+
+    packed: Packed
+    labels: Tensor
+    classes: int | None
+    """How many classes there are; None for multiple choice, where each row says."""
+    targets: Tensor | None = None
+    """[samples, classes]: label distributions, where they were given."""
+    class_weights: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+    def to(self, device: torch.device) -> "TrainingSet":
+        """Return the same samples with their tensors on `device`."""
+
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        return TrainingSet(
+            packed=self.packed.to(device),
+            labels=self.labels.to(device),
+            classes=self.classes,
+            targets=moved(self.targets),
+            class_weights=moved(self.class_weights),
+        )
+
+    def targets_of(self, rows: Tensor, choices: int | None) -> Tensor:
+        """Return the label distributions of some rows."""
+        if self.targets is not None:
+            return self.targets[rows]
+        classes = self.classes if choices is None else choices
+        assert classes is not None
+        return nn.functional.one_hot(self.labels[rows], classes).float()
+
+
+def training_set(examples: Examples, packed: Packed, class_weights: NDArray[np.float64] | None = None) -> TrainingSet:
+    """Return labelled examples and their token ids as the loop reads them."""
+    return TrainingSet(
+        packed=packed,
+        labels=torch.from_numpy(examples.labels),
+        classes=len(examples.label_names) or None,
+        targets=None if examples.targets is None else torch.from_numpy(examples.targets).float(),
+        class_weights=None if class_weights is None else torch.from_numpy(class_weights).float(),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What one forward and backward of this process takes: a share of a step's batch."""
+
+    rows: Tensor
+    width: int
+    choices: int | None
+    last: bool
+    """Whether the weights are updated after it."""
+    batch: int
+    """How many rows the whole step has, over all processes."""
+    counts: bool = True
+    """False for the stand-in row of a process that got none: its loss is weighted 0."""
+
+
+def epoch_steps(
+    data: TrainingSet, recipe: Recipe, epoch: int, *, batch_size: int, accumulate: int, seed: int, rank: int, world: int
+) -> Iterator[list[Part]]:
+    """Yield the parts of each step of an epoch.
+
+    Every process lays out the same epoch and takes its share of each batch, so that the batch, and with it the
+    gradient, is the same however many processes there are. The order goes to the device once.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    pool = Pool(data.packed.host_lengths, data.packed.counts, batch_size, rng)
+    batches = recipe.batches(pool)
+    order = torch.from_numpy(np.concatenate(batches)).to(data.labels.device)
+    start = 0
+    for batch in batches:
+        stop = start + len(batch)
+        mine = np.arange(start, stop)[rank::world]
+        # A process without a row must still take part in the exchange of gradients.
+        idle = len(mine) == 0
+        shares = [np.arange(start, start + 1)] if idle else np.array_split(mine, min(accumulate, len(mine)))
+        step = [_part(data, share, batch[share - start], order, len(batch)) for share in shares]
+        step[-1] = Part(step[-1].rows, step[-1].width, step[-1].choices, True, len(batch), not idle)
+        yield step
+        start = stop
+
+
+def _part(data: TrainingSet, share: NDArray[np.int64], rows: NDArray[np.int64], order: Tensor, batch: int) -> Part:
+    stride = int(share[1] - share[0]) if len(share) > 1 else 1
+    choices = None if data.packed.counts is None else int(data.packed.counts[rows[0]])
+    on_device = order[int(share[0]) : int(share[-1]) + 1 : stride]
+    return Part(on_device, data.packed.width(rows), choices, False, batch)
+
+
+def seed_for(*numbers: int) -> int:
+    """Return a 63-bit seed from a few numbers.
+
+    Each step is seeded anew from (run, step, …) instead of carrying random state along: a resumed run then
+    draws what it would have drawn, with nothing saved.
+    """
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))

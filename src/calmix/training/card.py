@@ -1,0 +1,77 @@
+"""The model card: what the checkpoint is, how it was made, and how far its confidence can be trusted."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jinja2
+
+from calmix._version import __version__
+
+__all__ = ["model_card"]
+
+# Label names and model names come from users' files: nothing of theirs may end a code span or a table cell.
+_CARD = """\
+---
+library_name: transformers
+tags:
+- text-classification
+- calibration
+- calmix
+---
+
+# {{ kind }} trained with calmix
+
+Fine-tuned from `{{ config.model | code }}` with the recipe `{{ config.recipe | code }}`
+{%- if config.options %} ({% for k, v in config.options.items() %}{{ k }} = `{{ v | code }}`
+{%- if not loop.last %}, {% endif %}{% endfor %}){% endif %}, \
+{{ metrics.rows.train }} training rows, seed {{ config.seed }}, best of {{ metrics.epochs | length }} epochs: \
+{{ metrics.best_epoch }}.
+
+A temperature of {{ "%.4g" | format(metrics.temperature) }}, fitted on {{ metrics.rows.dev }} dev rows, is already \
+inside the last layer's weights: softmax of the logits gives calibrated probabilities, with no extra step.
+{% if labels %}
+Labels: {% for name in labels %}`{{ name | code }}`{% if not loop.last %}, {% endif %}{% endfor %}.
+{% endif %}
+## Figures
+
+ECE and OE over {{ config.bins }} equal-width bins, in percent; *raw* is before temperature scaling.
+
+| data | rows | accuracy | ECE | ECE raw | OE | NLL | NLL raw | Brier |
+|---|---|---|---|---|---|---|---|---|
+{% for name, f in metrics.splits.items() -%}
+| {{ name | cell }} | {{ f.after.n }} | {{ pct(f.after.accuracy) }} | {{ pct(f.after.ece) }} | {{ pct(f.before.ece) }} \
+| {{ pct(f.after.oe) }} | {{ "%.4f" | format(f.after.nll) }} | {{ "%.4f" | format(f.before.nll) }} \
+| {{ "%.4f" | format(f.after.brier) }} |
+{% endfor %}
+The dev rows chose the epoch and the temperature, so their figures flatter.
+{% if metrics.notes %}
+## What to know about the data
+
+{% for note in metrics.notes -%}
+- {{ note | cell }}
+{% endfor %}{% endif %}
+## Use
+
+```python
+import calmix
+classifier = calmix.load("path/to/this/folder")
+classifier.predict_proba(["a text"])
+```
+
+Made with calmix {{ version }}.
+"""
+
+
+def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any], labels: tuple[str, ...]) -> str:
+    """Return the card as Markdown."""
+    environment = jinja2.Environment(keep_trailing_newline=True)
+    environment.filters["code"] = lambda value: _line(value).replace("`", "'")
+    environment.filters["cell"] = lambda value: _line(value).replace("|", "\\|").replace("<", "&lt;")
+    kind = "Text classifier" if labels else "Multiple-choice model"
+    return environment.from_string(_CARD).render(
+        config=config, metrics=metrics, labels=labels, kind=kind, version=__version__, pct=lambda x: f"{100 * x:.2f}"
+    )
+
+
+def _line(value: Any) -> str:
+    return " ".join(str(value).split())

@@ -1,0 +1,166 @@
+"""A run's folder: what was asked for, whether it may be written to, and the lock that keeps others out."""
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from calmix._version import __version__
+from calmix.data import write_text
+from calmix.errors import InputError
+
+__all__ = ["config_hash", "file_hash", "is_finished", "locked", "open_run", "to_toml", "versions"]
+
+_FINISHED = "metrics.json"
+
+
+def open_run(out: Path, config: Mapping[str, Any], decided: Mapping[str, Any]) -> dict[str, Any]:
+    """Claim `out` for the run that `config` determines and return what was decided when it began.
+
+    A new run writes `run.toml` with `decided` (precision, threads) in it; an unfinished one with the same hash
+    returns the decisions it was begun with, so that it goes on as it was. Anything else is refused.
+    """
+    key = config_hash(config)
+    run_file = out / "run.toml"
+    if run_file.is_file():
+        found = _read(run_file)
+        if found.get("hash") != key:
+            changed = _difference(found.get("config", {}), _plain(config))
+            raise InputError(f"{out}: holds a different run ({changed}); give another --out or remove it")
+        if is_finished(out):
+            raise InputError(f"{out}: holds this very run, finished; its figures are in {out / _FINISHED}")
+        return dict(found["decided"])
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; --out must be a folder that is new or empty")
+    if out.is_dir() and any(p.name != ".lock" for p in out.iterdir()):
+        raise InputError(f"{out}: is not empty and holds no run of ours; give another --out")
+    body = {
+        "calmix": __version__,
+        "hash": key,
+        "config": _plain(config),
+        "decided": dict(decided),
+        "versions": versions(),
+    }
+    write_text(run_file, to_toml(body))
+    return dict(decided)
+
+
+def is_finished(out: Path) -> bool:
+    """Return whether the run in this folder is complete: its figures are written last."""
+    return (out / _FINISHED).is_file()
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold a folder, made if need be, against a second command; removed again if nothing was written there."""
+    missing = [p for p in (out, *out.parents) if not p.exists()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        handle = os.open(out / ".lock", os.O_RDWR | os.O_CREAT)
+    except FileExistsError:
+        raise InputError(f"{out}: is a file; --out must be a folder that is new or empty") from None
+    except OSError as error:
+        raise InputError(f"{out}: cannot be written to ({error.strerror}); give another --out") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever held it may have removed the file between our opening and our locking it.
+            if os.stat(out / ".lock").st_ino != os.fstat(handle).st_ino:
+                raise FileNotFoundError
+        except OSError:
+            raise InputError(f"{out}: another calmix command is writing to it right now") from None
+        try:
+            yield
+        finally:
+            (out / ".lock").unlink(missing_ok=True)
+            for folder in missing:
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+                else:
+                    break
+    finally:
+        os.close(handle)
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Return the hash of everything that determines a run: its options, its data, its model, our version."""
+    text = json.dumps({"calmix": __version__, **_plain(config)}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what the result depends on."""
+    found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
+    for name in ("torch", "transformers", "tokenizers", "accelerate", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "missing"
+    return found
+
+
+def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
+    """Return nested dictionaries of plain values as TOML; `None` is left out, as TOML has none."""
+    lines = [f"{_key(k)} = {_value(v)}" for k, v in values.items() if not isinstance(v, Mapping) and v is not None]
+    for name, table in values.items():
+        if isinstance(table, Mapping):
+            path = f"{prefix}{_key(name)}"
+            lines += ["", f"[{path}]", to_toml(table, f"{path}.").rstrip("\n")]
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def _key(name: str) -> str:
+    bare = name and all(c.isascii() and (c.isalnum() or c in "-_") for c in name)
+    return name if bare else json.dumps(name, ensure_ascii=False)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_value(v) for v in value)}]"
+    if isinstance(value, str):
+        # JSON's escapes are TOML's too, but for DEL, which TOML wants escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value)
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config as it will be when read back: through JSON, without what is None."""
+    text = json.dumps(config, default=str)
+    return {k: v for k, v in json.loads(text).items() if v is not None}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: is damaged ({error}); give another --out") from None
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    for name in dict.fromkeys([*new, *old]):
+        before, after = old.get(name), new.get(name)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            inner = _difference(before, after)
+            if inner != "made by another version":
+                return f"{name}: {inner}"
+        elif before != after:
+            return f"{name} was {_short(before)}, is {_short(after)}"
+    return "made by another version"
+
+
+def _short(value: Any) -> str:
+    text = "not given" if value is None else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."

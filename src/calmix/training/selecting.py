@@ -1,0 +1,40 @@
+"""Which epoch is kept: scores of the dev set at an epoch's end, higher is better."""
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calmix.metrics import accuracy, ece, mcc, nll
+from calmix.recalibration import Temperature
+from calmix.training.evaluating import softmax
+
+__all__ = ["Selection", "dev_figures", "score"]
+
+Selection = Literal["nll-ts", "nll", "accuracy", "mcc", "none"]
+
+
+def dev_figures(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> dict[str, float]:
+    """Return the dev set's figures that epochs are chosen by and users like to watch."""
+    probs = softmax(logits)
+    temperature = Temperature.fit(logits, labels).temperature
+    return {
+        "accuracy": accuracy(probs, labels),
+        "mcc": mcc(probs, labels),
+        "ece": ece(probs, labels),
+        "nll": nll(probs, labels),
+        "nll-ts": nll(softmax(logits, temperature), labels),
+        "temperature": temperature,
+    }
+
+
+def score(figures: dict[str, float], select: Selection) -> float:
+    """Return what an epoch is worth; `none` values every epoch alike, so that the last one is kept.
+
+    The default, NLL after temperature scaling, asks how good the probabilities are once their overall
+    sharpness is corrected, which it will be. Raw NLL punishes the over-confidence that the correction takes
+    away, and so favours epochs that have not finished learning.
+    """
+    if select == "none":
+        return 0.0
+    return figures[select] if select in ("accuracy", "mcc") else -figures[select]

@@ -1,0 +1,80 @@
+"""Saved state of an unfinished run: weights and optimiser in safetensors, the rest in JSON, with checksums."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from calmix.data import write_text
+from calmix.training.folder import file_hash
+
+__all__ = ["latest", "load_optimizer", "optimizer_tensors", "save_state"]
+
+_KEEP = 2
+
+
+def save_state(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
+    """Write one checkpoint under `folder`, complete or not at all, and drop those before the last two.
+
+    `tensors` holds groups by name (weights, optimizer, …): a file each.
+    """
+    final = folder / f"step-{step:08d}"
+    scratch = folder / f".{final.name}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.rmtree(final, ignore_errors=True)
+    scratch.mkdir(parents=True)
+    sums = {}
+    for name, group in tensors.items():
+        file = scratch / f"{name}.safetensors"
+        save_file({k: v.detach().contiguous().cpu() for k, v in group.items()}, file)
+        _sync(file)
+        sums[file.name] = file_hash(file)
+    write_text(scratch / "state.json", json.dumps({"step": step, "sha256": sums, "facts": facts}))
+    os.rename(scratch, final)
+    _sync(folder)
+    for old in sorted(folder.glob("step-*"))[:-_KEEP]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def latest(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
+    """Return the tensors and facts of the newest checkpoint whose checksums hold, or None."""
+    for candidate in sorted(folder.glob("step-*"), reverse=True):
+        try:
+            state = json.loads((candidate / "state.json").read_text(encoding="utf-8"))
+            for name, checksum in state["sha256"].items():
+                if file_hash(candidate / name) != checksum:
+                    raise ValueError(name)
+            tensors = {Path(name).stem: load_file(candidate / name) for name in state["sha256"]}
+        except (OSError, ValueError, KeyError):
+            continue
+        return tensors, dict(state["facts"])
+    return None
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the optimiser's state as named tensors."""
+    state = optimizer.state_dict()["state"]
+    return {f"{i}.{name}": value for i, slots in state.items() for name, value in slots.items()}
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put the named tensors back into the optimiser."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in tensors.items():
+        index, _, slot = name.partition(".")
+        state.setdefault(int(index), {})[slot] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
