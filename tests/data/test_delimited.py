@@ -1,0 +1,121 @@
+import csv
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from calmix.data.delimited import _careful, read_delimited, write_delimited
+from calmix.errors import InputError
+
+
+def read(tmp_path, content, delimiter=","):
+    path = tmp_path / "file.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_delimited(path, delimiter).to_pydict()
+
+
+@pytest.mark.parametrize(
+    "cell", ["001", "NA", "null", "nan", "None", "", " ", " x ", "1.0", "true", "2020-01-01", "x\x00y", 'a"b"c', "1e5"]
+)
+def test_cells_are_strings_as_they_stand(tmp_path, cell):
+    assert read(tmp_path, f"text,label\n{cell},1\n") == {"text": [cell], "label": ["1"]}
+
+
+def test_quoted_cells_hold_delimiters_quotes_and_line_breaks(tmp_path):
+    table = read(tmp_path, 'text,label\n"a, ""b""\r\nc\n\nd",1\ne,2\n')
+    assert table == {"text": ['a, "b"\r\nc\n\nd', "e"], "label": ["1", "2"]}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("quoted", ["a", '"a\nb"'])
+def test_every_kind_of_line_end_works(tmp_path, end, quoted):
+    table = read(tmp_path, end.join(["text,label", f"{quoted},1", "c,2"]))
+    assert table == {"text": [quoted.strip('"'), "c"], "label": ["1", "2"]}
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path):
+    assert read(tmp_path, "\ufefftext\na\n") == {"text": ["a"]}
+    assert read(tmp_path, '\ufefftext\n"a\nb"\n') == {"text": ["a\nb"]}
+
+
+def test_blank_lines_are_no_rows(tmp_path):
+    assert read(tmp_path, "text,label\n\na,1\n\n\nb,2\n\n") == {"text": ["a", "b"], "label": ["1", "2"]}
+
+
+def test_a_row_longer_than_a_block_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("calmix.data.delimited._BLOCK", 1000)
+    assert read(tmp_path, f"text,label\na,1\n{'x' * 200_000},2\n")["text"] == ["a", "x" * 200_000]
+
+
+def test_the_field_limit_of_the_csv_module_is_left_as_it_was(tmp_path):
+    before = csv.field_size_limit()
+    read(tmp_path, 'text\n"a\nb"\n')
+    assert csv.field_size_limit() == before
+
+
+def test_tsv_files_that_know_no_quoting_are_read_line_by_line(tmp_path):
+    content = 'text\tlabel\n"Well\t1\nhe said "no" twice\t0\n5" wide\t1\n'
+    assert read(tmp_path, content, "\t") == {
+        "text": ['"Well', 'he said "no" twice', '5" wide'],
+        "label": ["1", "0", "1"],
+    }
+
+
+def test_tsv_files_with_quoting_are_read_with_it(tmp_path):
+    assert read(tmp_path, 'text\tlabel\n"a\tb\n""c"""\t1\n', "\t") == {"text": ['a\tb\n"c"'], "label": ["1"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"\n\n", "the file is empty"),
+        (b"text,label\na,1\nb\n", "line 3 has 1 fields, the header has 2; put quotes around cells"),
+        (b"text,label\na,1\nb,c,2\n", "line 3 has 3 fields, the header has 2"),
+        (b'text,label\n"a\nb",1\n\nb,c,2\n', "line 5 has 3 fields, the header has 2"),
+        (b"text,label\na,1\n\xff,2\n", "line 3 is not UTF-8; save the file as UTF-8"),
+        (b"\xff\xfet\x00e\x00", "line 1 is not UTF-8"),
+        (b"text,text\na,1\n", "several columns are called 'text'; rename them"),
+        (b'text,label\na,1\nb,"c\nd,2\n', "the quote that opens on line 3 is never closed"),
+        (b'text,label\n"a\nb,1\nc "d" e,2\n', "line 4 has text after a closing quote"),
+        (b"text;label\na;1\n", "the header 'text;label' is separated by ';'"),
+        (b"text\tlabel\na\t1\n", r"is separated by '\t'"),
+    ],
+)
+def test_a_defect_is_named_with_its_line(tmp_path, content, message):
+    with pytest.raises(InputError) as error:
+        read(tmp_path, content)
+    assert message in str(error.value)
+    assert str(error.value).startswith(str(tmp_path / "file.csv"))
+    assert "\n" not in str(error.value)
+
+
+CELLS = st.text(alphabet=st.sampled_from("ab\",;\n\r\t '=é\x00"), max_size=6)
+
+
+@given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=8))
+def test_the_fast_reader_agrees_with_the_careful_one(tmp_path_factory, rows):
+    path = Path(tmp_path_factory.getbasetemp()) / "agree.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        writer.writerows([("one", "two"), *rows])
+    assert read_delimited(path, ",") == _careful(path, ",")
+    assert read_delimited(path, ",").to_pylist() == [{"one": one, "two": two} for one, two in rows]
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+def test_a_string_that_a_spreadsheet_would_run_is_disarmed(start):
+    sink = io.BytesIO()
+    write_delimited(pa.table({"text": [f"{start}1+1", f"a{start}", f"a\n{start}"], "n": [-1, 2, 3]}), sink, ",")
+    rows = list(csv.reader(io.StringIO(sink.getvalue().decode(), newline="")))
+    assert rows[1:] == [[f"'{start}1+1", "-1"], [f"a{start}", "2"], [f"a\n{start}", "3"]]
+
+
+def test_a_single_column_with_empty_cells_keeps_all_its_rows(tmp_path):
+    for column in (["", None, "a"], [None, 1, None]):
+        with (tmp_path / "file.csv").open("wb") as sink:
+            write_delimited(pa.table({"x": column}), sink, ",")
+        assert read_delimited(tmp_path / "file.csv", ",").num_rows == 3
