@@ -1,0 +1,41 @@
+import pytest
+
+from calmix.data import Duplicates, Examples, duplicates, hygiene_lines, leakage
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "rows", "conflicting"),
+    [
+        (["a", "b", "c"], [0, 1, 0], 0, 0),
+        (["a", "A ", "c"], [0, 0, 0], 1, 0),
+        (["a", "a", "a", "b", "b"], [0, 1, 0, 1, 1], 3, 2),
+        (["a", "b", "a", "b"], [0, 1, 1, 0], 2, 2),
+        (["a", "a"], None, 1, 0),
+    ],
+)
+def test_copies_and_those_whose_labels_conflict_are_counted(texts, labels, rows, conflicting):
+    assert duplicates(Examples.from_texts(texts, labels)) == Duplicates(rows=rows, conflicting=conflicting)
+
+
+def test_pairs_are_copies_only_if_both_texts_are():
+    assert duplicates(Examples.from_texts(["a", "a"], text_b=["x", "y"])).rows == 0
+    assert duplicates(Examples.from_texts(["a", "a"], text_b=["x", "X"])).rows == 1
+
+
+def test_rows_that_are_also_in_train_are_counted_each():
+    train = Examples.from_texts(["One  text", "another"])
+    assert leakage(train, Examples.from_texts(["one text", "ONE TEXT", "new"])) == 2
+    assert leakage(train, Examples.from_texts(["new"])) == 0
+
+
+def test_findings_are_told_line_by_line():
+    train = Examples.from_texts(["a", "a", "b"], [0, 1, 0])
+    dev, test = Examples.from_texts(["a", "c"]), Examples.from_texts(["d"])
+    assert hygiene_lines(train, {"dev": dev, "test": test}) == [
+        "train: 1 of 3 rows repeat another, 1 of them with conflicting labels",
+        "dev: 1 of 2 rows are also in train; scores on them say little",
+    ]
+
+
+def test_clean_data_needs_no_line():
+    assert hygiene_lines(Examples.from_texts(["a", "b"], [0, 1]), {"dev": Examples.from_texts(["c"])}) == []

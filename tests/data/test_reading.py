@@ -1,0 +1,159 @@
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from calmix.data import read_examples, write_table
+from calmix.errors import InputError
+
+
+@pytest.fixture
+def file(tmp_path):
+    def make(content, name="train.csv"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return make
+
+
+def lines(*rows):
+    return "\n".join(json.dumps(row) for row in rows)
+
+
+def test_a_table_of_texts(file):
+    examples = read_examples(file("text,label,page\ngood,pos,007\nbad,neg,NA\nfine,pos,\n"))
+    assert examples.kind == "text"
+    assert examples.column("text") == ["good", "bad", "fine"]
+    assert examples.labels.tolist() == [1, 0, 1]
+    assert examples.label_names == ("neg", "pos")
+    assert examples.column("page") == ["007", "NA", ""]
+    assert examples.targets is None
+
+
+def test_the_same_rows_in_any_format_are_the_same_examples(tmp_path):
+    table = pa.table({"text": ["a", "b\nc", "é"], "text_b": ["d", "e", "f"], "label": ["x", "y", "x"]})
+    digests = set()
+    for suffix in (".csv", ".tsv.gz", ".jsonl.xz", ".parquet", ".csv.zst", ".json"):
+        write_table(table, tmp_path / f"a{suffix}")
+        digests.add(read_examples(tmp_path / f"a{suffix}").digest())
+    assert len(digests) == 1
+
+
+def test_a_source_may_be_a_string_or_a_path(file):
+    path = file("text,label\na,x\n")
+    assert read_examples(str(path)).source == read_examples(Path(path)).source == str(path)
+
+
+def test_a_table_of_pairs(file):
+    examples = read_examples(file("premise,hypothesis,gold_label\na,b,x\nc,d,y\n"))
+    assert examples.kind == "pair"
+    assert examples.column("text_b") == ["b", "d"]
+
+
+def test_multiple_choice_from_json_and_from_csv(file):
+    rows = [{"ctx": "q", "endings": ["a", "b"], "label": "1"}, {"ctx": "r", "endings": ["c", "d", "e"], "label": "2"}]
+    from_json = read_examples(file(lines(*rows), "a.jsonl"))
+    cells = "".join(
+        f'{row["ctx"]},"{json.dumps(row["endings"]).replace(chr(34), chr(34) * 2)}",{row["label"]}\n' for row in rows
+    )
+    from_csv = read_examples(file("ctx,endings,label\n" + cells))
+    assert from_json.kind == "choices"
+    assert from_json.labels.tolist() == [1, 2]
+    assert from_json.choice_counts.tolist() == [2, 3]
+    assert from_csv.digest() == from_json.digest()
+
+
+def test_numbered_columns_of_choices(file):
+    examples = read_examples(file("startphrase,ending0,ending1,label\nq,a,b,1\nr,c,d,0\n"))
+    assert examples.column("choices") == [["a", "b"], ["c", "d"]]
+
+
+def test_votes_in_json_and_in_csv(file):
+    mapping = read_examples(
+        file(lines({"text": "a", "v": {"x": 1, "y": 3}}, {"text": "b", "v": {"x": 2}}), "a.jsonl"), votes="v"
+    )
+    listed = read_examples(file('text,v\na,"[1, 3]"\nb,"[2, 0]"\n'), votes="v", label_names=["x", "y"])
+    assert mapping.targets.tolist() == listed.targets.tolist() == [[0.25, 0.75], [1, 0]]
+    assert mapping.labels.tolist() == listed.labels.tolist() == [1, 0]
+
+
+def test_labels_are_required_ignored_or_taken_where_there_are_any(file):
+    whole, part, none = (
+        file("text,label\na,x\nb,y\n"),
+        file("text,label\na,x\nb,\n", "p.csv"),
+        file("text\na\nb\n", "n.csv"),
+    )
+    assert read_examples(whole, labelled=None).labels.tolist() == [0, 1]
+    assert read_examples(part, labelled=None).labels.tolist() == [0, -1]
+    assert read_examples(none, labelled=None).labels.tolist() == [-1, -1]
+    for path in (whole, part, none):
+        ignored = read_examples(path, labelled=False)
+        assert ignored.labels.tolist() == [-1, -1]
+        assert ignored.ids == read_examples(whole).ids
+    assert read_examples(whole, labelled=False).column("label") == ["x", "y"]
+    for path in (part, none):
+        with pytest.raises(InputError):
+            read_examples(path)
+
+
+def test_a_dev_file_is_read_with_the_label_names_of_training(file):
+    examples = read_examples(file("text,label\na,y\n"), label_names=("x", "y", "z"))
+    assert examples.labels.tolist() == [1]
+    assert examples.label_names == ("x", "y", "z")
+
+
+def test_a_dev_file_of_multiple_choice_is_read_with_no_label_names(file):
+    examples = read_examples(file(lines({"text": "q", "choices": ["a", "b"], "label": 1}), "a.jsonl"), label_names=())
+    assert examples.labels.tolist() == [1]
+
+
+BAD = [
+    ("train.csv", "", {}, "the file is empty"),
+    ("train.csv", "text,label\n", {}, "there are no rows"),
+    ("train.txt", "text,label\na,x\n", {}, "the file name does not say what the file is"),
+    ("train.csv", "words,label\na,x\n", {}, "no column looks like the text; name it with --text (columns: 'words', "),
+    ("train.csv", "text,label\na,x\n", {"text": "txt"}, "--text: no column 'txt'; did you mean 'text'?"),
+    ("train.csv", "text,label\na,x\nb,c,y\n", {}, "line 3 has 3 fields, the header has 2"),
+    ("train.csv", b"text,label\na,x\n\xe9,y\n", {}, "line 3 is not UTF-8"),
+    ("train.csv", "text,label\na,x\n ,y\n", {}, "no text in column 'text' at row 3 (the header is row 1); fill"),
+    ("train.csv", "text,label\na,x\nb,\n", {}, "no label in column 'label' at row 3 (the header is row 1)"),
+    ("train.csv", "text,label\na,0.37\nb,1\n", {}, "regression, which calmix does not do"),
+    ("train.csv", "text,label\na,x\nb,y\n", {"label_names": ["x", "z"]}, "unknown label 'y' in column 'label' at row"),
+    ("train.csv", "text,label,label\na,x,y\n", {}, "several columns are called 'label'"),
+    ("train.csv", "id,text,label\n1,a,x\n1,b,y\n", {}, "the id '1' in column 'id' is at row 2"),
+    ("train.csv", 'text,choices,label\na,"[""x""]",0\n', {}, "fewer than two choices in column 'choices' at row 2"),
+    ("train.jsonl", '{"text": "a", "label": "x"}\n{"text": ', {}, "line 2 is not valid JSON"),
+    ("train.jsonl", '{"text": "a", "label": "x"}\n[1]', {}, "line 2 is not a JSON object"),
+    ("train.jsonl", '{"text": "a", "label": "x"}\n{"label": "x"}', {}, "no text in column 'text' at row 2;"),
+    ("train.jsonl", '{"text": "a", "label": ["x", "y"]}', {}, "multi-label data is not supported"),
+    ("train.jsonl", '{"text": "a", "choices": ["b", "c"], "label": 2}', {}, "choice 2 in column 'label' at row 1"),
+    ("train.jsonl", '{"text": ["a"], "label": "x"}', {}, "column 'text' holds"),
+    ("train.csv.gz", "text,label\na,x\n", {}, "this is not valid .gz data"),
+    ("train.parquet", "text,label\na,x\n", {}, "not a whole Parquet file"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "options", "message"), BAD)
+def test_what_cannot_be_used_is_named_on_one_line(file, name, content, options, message):
+    path = file(content, name)
+    with pytest.raises(InputError) as error:
+        read_examples(path, **options)
+    assert message in str(error.value)
+    assert str(error.value).startswith(f"{path}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"train\.csv: no such file$"):
+        read_examples(tmp_path / "train.csv")
+    with pytest.raises(InputError, match=r"train: no such file$"):
+        read_examples(tmp_path / "train")
+
+
+def test_text_from_data_is_printed_safely(file):
+    with pytest.raises(InputError) as error:
+        read_examples(file(lines({"text": "a", "label": "\x1b[2Jevil\n"}), "a.jsonl"), label_names=["x"])
+    assert "\x1b" not in str(error.value)
+    assert "\n" not in str(error.value)
