@@ -108,7 +108,8 @@ def test_labels_are_looked_for_as_far_as_they_are_wanted():
         (["text", "label"], {"id": "x"}, "--id: no column 'x'"),
         (["text", "label"], {"votes": "x"}, "--votes: no column 'x'"),
         (["text", "label"], {"choices": "x"}, "--choices: no column 'x'"),
-        (["text", "a", "label"], {"choices": "a", "text_b": "a"}, "not both"),
+        (["text", "a", "label"], {"choices": "a", "text_b": "label"}, "not both"),
+        (["text", "label"], {"text": "text", "label": "text"}, "one column cannot be two things: 'text', 'text'"),
     ],
 )  # fmt: skip
 def test_what_is_not_clear_is_asked(names, options, message):

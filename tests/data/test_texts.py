@@ -68,6 +68,11 @@ def test_choices_are_lists_or_json_lists(cells):
     assert choices.type == pa.list_(pa.string())
 
 
+def test_choices_may_be_lists_of_a_fixed_size():
+    cells = pa.array([["a", "b"]], pa.list_(pa.string(), 2))
+    assert choice_cells(pa.table({"c": cells}), ("c",), ORIGIN).to_pylist() == [["a", "b"]]
+
+
 def test_choices_may_be_numbers():
     assert choice_cells(pa.table({"c": [[1, 2]]}), ("c",), ORIGIN).to_pylist() == [["1", "2"]]
 
@@ -88,6 +93,8 @@ def test_choices_may_be_spread_over_columns():
         (['["a", "b"]', '{"a": 1}'], "is not a list of choices"),
         (['["a", "b"]', "[[1], [2]]"], "is not a list of choices"),
         ([1, 2], "column 'c' holds no lists of choices"),
+        ([[["a"], ["b"]]], "column 'c' holds no lists of choices"),
+        ([[{"a": 1}, {"a": 2}]], "column 'c' holds no lists of choices"),
     ],
 )
 def test_cells_that_are_no_choices_are_refused(cells, message):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from calmix.data.origin import Origin, closest, listed, shown
+from calmix.data.texts import is_list
 
 __all__ = ["Columns", "find_columns"]
 
@@ -64,6 +65,9 @@ def find_columns(
     for name, option in ((text, "--text"), (text_b, "--text-b"), (label, "--label"), (id, "--id"), (votes, "--votes")):
         if name is not None:
             search.require(name, option)
+    given = [name for name in (text, text_b, choices, label, id, votes) if name is not None]
+    if len(set(given)) < len(given):
+        raise origin.error(f"one column cannot be two things: {listed(given)}; name different ones")
     if text_b is not None and choices is not None:
         raise origin.error("give --text-b (pairs) or --choices (multiple choice), not both")
     named = {name for name in (text, text_b, label, id, votes) if name is not None}
@@ -165,4 +169,4 @@ class _Search:
         column = self._table[name]
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             return str(column[0].as_py() or "").lstrip().startswith("[")
-        return bool(pa.types.is_list(column.type) or pa.types.is_large_list(column.type))
+        return is_list(column.type)

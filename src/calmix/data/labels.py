@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from calmix.data.origin import Origin, closest, listed, shown
+from calmix.data.texts import is_list
 
 __all__ = ["Cells", "choice_labels", "class_labels", "distinct_cells", "sorted_names"]
 
@@ -38,7 +39,7 @@ def distinct_cells(column: pa.ChunkedArray, name: str, origin: Origin) -> Cells:
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.cast(kind.value_type)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    elif is_list(kind):
         raise _multi_label(f"column {shown(name)}", origin)
     elif pa.types.is_nested(kind):
         raise origin.error(f"column {shown(name)} holds {shown(str(kind))}, not labels; name another with --label")

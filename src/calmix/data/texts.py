@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from calmix.data.origin import Origin, shown
 
-__all__ = ["choice_cells", "id_cells", "text_cells"]
+__all__ = ["choice_cells", "id_cells", "is_list", "text_cells"]
 
 
 def text_cells(column: pa.ChunkedArray, name: str, origin: Origin) -> pa.ChunkedArray:
@@ -49,7 +49,7 @@ def choice_cells(table: pa.Table, names: tuple[str, ...], origin: Origin) -> pa.
     name, column = names[0], table[names[0]]
     if _is_text(column.type):
         column = pa.chunked_array([_parsed(column, name, origin)])
-    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+    if not is_list(column.type) or pa.types.is_nested(column.type.value_type):
         raise origin.error(f'column {shown(name)} holds no lists of choices; write them as ["…", "…"]')
     lists = pc.cast(column, pa.list_(pa.string()))
     counts = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
@@ -77,6 +77,11 @@ def _parsed(column: pa.ChunkedArray, name: str, origin: Origin) -> pa.Array:
             )
         rows.append([str(item) for item in value])
     return pa.array(rows, pa.list_(pa.string()))
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds lists, of whatever make."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:
