@@ -1,0 +1,55 @@
+"""What all tests share: one torch thread, no network, and tiny checkpoints of every architecture."""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+# Before torch and transformers are imported, and for every process a test starts: nothing may be fetched, and
+# tiny tensors lose more to waiting threads than they gain.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+sys.path.insert(0, str(Path(__file__).parent))  # for `import tiny`
+
+Checkpoint = Callable[..., Path]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Whatever was imported before this file, torch uses one thread."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """Return `checkpoint(architecture, choices=False, classes=3, layers=2)`: the folder of a tiny model.
+
+    Built once per session: copy it before you change it.
+    """
+    import tiny
+
+    root = tmp_path_factory.mktemp("checkpoints")
+
+    @cache
+    def folder(architecture: str = "bert", *, choices: bool = False, classes: int = 3, layers: int = 2) -> Path:
+        name = f"{architecture}-{'choices' if choices else classes}-{layers}"
+        return tiny.build(architecture, root / name, choices=choices, classes=classes, layers=layers)
+
+    return folder
+
+
+@pytest.fixture(params=["bert", "roberta", "distilbert", "electra", "deberta-v2", "modernbert", "mpnet", "llama"])
+def architecture(request: pytest.FixtureRequest) -> str:
+    """Each supported architecture in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(params=["bert", "roberta", "distilbert", "electra", "deberta-v2", "modernbert", "mpnet"])
+def encoder(request: pytest.FixtureRequest) -> str:
+    """Each architecture that also has a multiple-choice model."""
+    return str(request.param)
