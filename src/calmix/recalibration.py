@@ -1,5 +1,33 @@
-"""Recalibrators: fitted on held-out logits and labels, then callable on logits."""
+"""Recalibrators: `fitted = Kind.fit(logits, labels)`, then `fitted(logits)` → probabilities."""
 
-from calmix.calibration.temperature import Temperature
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Temperature"]
+if TYPE_CHECKING:
+    from calmix.calibration import (
+        Histogram,
+        Isotonic,
+        Recalibrator,
+        Temperature,
+        VectorScaling,
+        from_json,
+    )
+
+__all__ = [
+    "Histogram",
+    "Isotonic",
+    "Recalibrator",
+    "Temperature",
+    "VectorScaling",
+    "from_json",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module("calmix.calibration"), name)
+    raise AttributeError(f"module 'calmix.recalibration' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,7 +1,6 @@
 """Metrics over fixed, equal-width bins of confidence, and the few sums they are made of."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -52,15 +51,16 @@ class BinCounts:
     @classmethod
     def of(cls, probs: Array, labels: Array, *, bins: int = 15, positive_class: int | None = None) -> "BinCounts":
         """The counts of these rows: top label, or `positive_class` against the rest."""
-        inner = _positive(bins) - 1
         sums: Tensor | None = None
         for confidence, hit in stream(probs, labels, positive_class):
             if sums is None:
-                sums = torch.zeros(3, bins, dtype=torch.float64, device=confidence.device)
-            where = bin_index(confidence, bins).clamp_(0, inner)
-            sums[0] += torch.bincount(where, minlength=bins)
-            sums[1] += torch.bincount(where, weights=confidence.double(), minlength=bins)
-            sums[2] += torch.bincount(where, weights=hit.double(), minlength=bins)
+                sums = torch.zeros(3, _positive(bins), dtype=torch.float64, device=confidence.device)
+            # Hits are counted in a second row of bins, which saves a pass over the data.
+            where = bin_index(confidence, bins).add_(hit, alpha=bins)
+            rows = torch.bincount(where, minlength=2 * bins).view(2, bins)
+            sums[0] += rows.sum(0)
+            sums[1] += torch.bincount(where, weights=confidence.double(), minlength=2 * bins).view(2, bins).sum(0)
+            sums[2] += rows[1]
         assert sums is not None
         return cls.from_array(sums.cpu().numpy(), positive_class=positive_class)
 
@@ -150,13 +150,13 @@ def bin_edges(bins: int) -> NDArray[np.float64]:
 
 
 def bin_index(confidence: Tensor, bins: int) -> Tensor:
-    """The bin (m/M, (m+1)/M] of each confidence; exact on the edges, as a search would be.
-
-    M times a confidence next to an edge can round to the other side of it, so that guess is compared with
-    the edges themselves, in float64.
-    """
-    edges: Any = torch.as_tensor(bin_edges(bins)[1:-1], device=confidence.device)
-    return torch.bucketize(confidence.double(), edges)
+    """The bin (m/M, (m+1)/M] of each confidence, with 0 in the first; exact on the edges."""
+    exact = confidence.double()
+    upper = (exact * bins).ceil_().clamp_(1, bins)
+    if confidence.dtype == torch.float64:
+        # The product may have rounded to the other side of an edge (from float32 it is exact).
+        upper.add_(exact <= (upper - 1) / bins, alpha=-1).add_(exact > upper / bins).clamp_(1, bins)
+    return upper.long().sub_(1)
 
 
 def _positive(bins: int) -> int:

@@ -30,27 +30,26 @@ def stream(probs: Array, labels: Array, positive_class: int | None) -> Iterator[
 def confidences(probs: Array, labels: Array, positive_class: int | None = None) -> tuple[Tensor, Tensor]:
     """Confidence [n] in float64 and hit [n] as bool for all rows."""
     parts = list(stream(probs, labels, positive_class))
-    return torch.cat([c for c, _ in parts]).double().clamp_(max=1), torch.cat([h for _, h in parts])
+    return torch.cat([c for c, _ in parts]).double(), torch.cat([h for _, h in parts])
 
 
 def _top(chunk: Chunk) -> tuple[Tensor, Tensor]:
     p, y = chunk.probs, chunk.labels
     if p.shape[1] <= 8:
-        # Reducing a short last dimension is slow; taking the larger of two columns is not.
-        columns = p.unbind(1)
-        top = torch.maximum(columns[0], columns[1])
-        for column in columns[2:]:
+        # Reducing a short last dimension is slow; comparing whole columns is not.
+        top, winner = p[:, 0].clone(), torch.zeros(len(p), dtype=torch.uint8, device=p.device)
+        for index, column in enumerate(p.unbind(1)[1:], start=1):
+            winner.masked_fill_(column > top, index)
             torch.maximum(top, column, out=top)
-    else:
-        top = p.amax(1)
+        return top, winner == y.to(torch.uint8)
+    if p.device.type != "cpu":
+        top, winner = p.max(1)
+        return top, winner == y
+    # Finding the largest is vectorised, finding where it is is not: so ask whether the label has it. Above
+    # one half no other class can have it too; below, the first of equals wins, where the answer is open.
+    top = p.amax(1)
     hit = p.gather(1, y[:, None])[:, 0] == top
-    # Above one half there can be no second class with the same probability, and the label is the winner.
-    # Below, of several equal ones the first wins: find it, but only where the answer is open.
-    tied = hit & (top <= 0.51)
-    if p.device.type == "cpu":
-        rows = tied.nonzero()[:, 0]
-        if len(rows):
-            hit[rows] = p[rows].argmax(1) == y[rows]
-    else:
-        hit = torch.where(tied, p.argmax(1) == y, hit)
+    rows = (hit & (top <= 0.51)).nonzero()[:, 0]
+    if len(rows):
+        hit[rows] = p[rows].argmax(1) == y[rows]
     return top, hit

@@ -1,0 +1,160 @@
+"""Recalibrators without a formula: each class's probability against the rest, then scaled to sum to 1."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from calmix.calibration.checks import Array, checked_logits, like
+from calmix.errors import InputError
+
+__all__ = ["Histogram", "Isotonic", "pool_adjacent_violators"]
+
+Curve = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Isotonic:
+    """For each class, the rising curve from probability to frequency that fits best (Zadrozny & Elkan 2002).
+
+    `curves[k]` holds the curve's probabilities and frequencies; between them it is straight.
+    """
+
+    curves: tuple[Curve, ...]
+
+    @classmethod
+    def fit(cls, logits: Array, labels: Array) -> "Isotonic":
+        """The curves that minimise the squared error on `labels`, one class against the rest at a time."""
+        probs, labels = _probs_and_labels(logits, labels)
+        return cls(tuple(_curve(probs[:, k], labels == k) for k in range(probs.shape[1])))
+
+    def __call__(self, logits: Array) -> Array:
+        """Calibrated probabilities in float64, as numpy for numpy and on its device for a tensor."""
+        p = _probs(logits, len(self.curves))
+        columns = []
+        for column, (xs, ys) in zip(p.unbind(1), self.curves, strict=True):
+            columns.append(_interpolate(column.contiguous(), p.new_tensor(xs), p.new_tensor(ys)))
+        return like(_renormalised(torch.stack(columns, 1), p), logits)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that `json.dump` can write and `from_json` reads back."""
+        return {"kind": "isotonic", "curves": [[list(xs), list(ys)] for xs, ys in self.curves]}
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> "Isotonic":
+        """The curves that `to_json` wrote down."""
+        return cls(tuple((tuple(map(float, xs)), tuple(map(float, ys))) for xs, ys in state["curves"]))
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """For each class, the frequency observed in each bin of its probability (Zadrozny & Elkan 2001).
+
+    `frequencies[k][m]` belongs to probabilities of class k in (edges[k][m], edges[k][m + 1]].
+    """
+
+    edges: tuple[tuple[float, ...], ...]  # the inner ones
+    frequencies: tuple[tuple[float, ...], ...]
+
+    @classmethod
+    def fit(cls, logits: Array, labels: Array, *, bins: int = 15) -> "Histogram":
+        """The frequencies in (about) equally full bins; equal probabilities share a bin."""
+        if bins < 1:
+            raise InputError(f"bins is {bins}; at least one is needed")
+        probs, labels = _probs_and_labels(logits, labels)
+        edges, frequencies = [], []
+        for k in range(probs.shape[1]):
+            ranked = np.sort(probs[:, k])
+            ends = np.unique(ranked[-(-np.arange(1, bins) * len(ranked) // bins) - 1])
+            inner = ends[ends < ranked[-1]]
+            where = np.searchsorted(inner, probs[:, k])
+            hits = np.bincount(where, weights=labels == k, minlength=len(inner) + 1)
+            frequencies.append(tuple((hits / np.bincount(where, minlength=len(inner) + 1)).tolist()))
+            edges.append(tuple(inner.tolist()))
+        return cls(tuple(edges), tuple(frequencies))
+
+    def __call__(self, logits: Array) -> Array:
+        """Calibrated probabilities in float64, as numpy for numpy and on its device for a tensor."""
+        p = _probs(logits, len(self.edges))
+        columns = []
+        for column, inner, values in zip(p.unbind(1), self.edges, self.frequencies, strict=True):
+            columns.append(p.new_tensor(values)[torch.searchsorted(p.new_tensor(inner), column.contiguous())])
+        return like(_renormalised(torch.stack(columns, 1), p), logits)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that `json.dump` can write and `from_json` reads back."""
+        return {
+            "kind": "histogram",
+            "edges": [list(e) for e in self.edges],
+            "frequencies": [list(f) for f in self.frequencies],
+        }
+
+    @classmethod
+    def from_json(cls, state: dict[str, Any]) -> "Histogram":
+        """The bins that `to_json` wrote down."""
+        edges, frequencies = ([tuple(map(float, row)) for row in state[key]] for key in ("edges", "frequencies"))
+        return cls(tuple(edges), tuple(frequencies))
+
+
+def pool_adjacent_violators(
+    values: NDArray[np.float64], weights: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The means of the blocks of the non-decreasing fit to `values`, and where each block starts.
+
+    Every falling run is pooled at once, round after round: the order of pooling does not change the result,
+    and a few rounds of whole-array steps replace a loop over the rows.
+    """
+    starts = np.arange(len(values))
+    sums = values * weights
+    while True:
+        means = sums / weights
+        rising = np.concatenate([[True], means[1:] > means[:-1]])
+        if rising.all():
+            return means, starts
+        heads = np.flatnonzero(rising)
+        starts, sums, weights = starts[heads], np.add.reduceat(sums, heads), np.add.reduceat(weights, heads)
+
+
+def _curve(p: NDArray[np.float64], hit: NDArray[np.bool_]) -> Curve:
+    xs, inverse, counts = np.unique(p, return_inverse=True, return_counts=True)
+    weights = counts.astype(np.float64)
+    means, starts = pool_adjacent_violators(np.bincount(inverse, weights=hit) / weights, weights)
+    ends = np.append(starts[1:], len(xs)) - 1
+    # Both ends of each flat stretch describe the curve completely.
+    points = np.stack([starts, ends], 1).ravel()
+    keep = np.concatenate([[True], points[1:] != points[:-1]])
+    return tuple(xs[points[keep]].tolist()), tuple(np.repeat(means, 2)[keep].tolist())
+
+
+def _interpolate(at: Tensor, xs: Tensor, ys: Tensor) -> Tensor:
+    if len(xs) == 1:
+        return ys.expand_as(at)
+    at = at.clamp(xs[0], xs[-1])
+    right = torch.searchsorted(xs, at).clamp_(1, len(xs) - 1)
+    share = (at - xs[right - 1]) / (xs[right] - xs[right - 1])
+    return torch.lerp(ys[right - 1], ys[right], share)
+
+
+def _renormalised(values: Tensor, original: Tensor) -> Tensor:
+    """Rows scaled to sum to 1; a choice that does not exist stays at 0; a row of zeros stays as it was."""
+    values = values.masked_fill(original == 0, 0)
+    total = values.sum(1, keepdim=True)
+    return torch.where(total > 0, values / total.clamp(min=1e-300), original)
+
+
+def _probs(logits: Array, classes: int) -> Tensor:
+    z, _ = checked_logits(logits)
+    if z.shape[1] != classes:
+        raise InputError(f"logits has {z.shape[1]} classes; this was fitted for {classes}")
+    return torch.softmax(z, 1)
+
+
+def _probs_and_labels(logits: Array, labels: Array) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Both on the host, where sorting and pooling one class at a time is at home."""
+    z, y = checked_logits(logits, labels)
+    if y is None or y.ndim != 1:
+        raise InputError("labels must be [rows] integers: this recalibrator counts outcomes")
+    return torch.softmax(z, 1).cpu().numpy(), y.cpu().numpy()

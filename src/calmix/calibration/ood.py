@@ -1,0 +1,67 @@
+"""How well a score separates data like the training data from other data.
+
+Scores are larger for data that looks familiar: a confidence, a negative entropy, a log-likelihood.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from calmix.calibration.checks import Array, tensor
+from calmix.errors import InputError
+
+__all__ = ["fpr95", "ood_aupr", "ood_auroc"]
+
+
+def ood_auroc(scores_in: Array, scores_out: Array) -> float:
+    """The chance that a row from inside scores above one from outside; ties count one half.
+
+    >>> import numpy as np
+    >>> ood_auroc(np.array([0.9, 0.8, 0.5]), np.array([0.5, 0.2]))
+    0.9166666666666666
+    """
+    inside, outside = _scores(scores_in, scores_out)
+    ranked = outside.sort().values
+    below = torch.searchsorted(ranked, inside)
+    not_above = torch.searchsorted(ranked, inside, right=True)
+    # Integers until the end: exact whatever the number of pairs, up to 2⁶³.
+    return int((below + not_above).sum()) / (2 * len(inside) * len(outside))
+
+
+def ood_aupr(scores_in: Array, scores_out: Array, *, positive: Literal["in", "out"] = "out") -> float:
+    """The average precision in finding rows from outside (or inside): Σ precision · step in recall.
+
+    Unlike AUROC it depends on how many of each there are.
+    """
+    inside, outside = _scores(scores_in, scores_out)
+    if positive == "out":
+        inside, outside = -outside, -inside
+    elif positive != "in":
+        raise InputError(f"positive is {positive!r}; it must be 'in' or 'out'")
+    thresholds, found = torch.unique(inside, return_counts=True)
+    other = outside.sort().values
+    kept = found.flip(0).cumsum(0).flip(0).double()
+    mistaken = len(other) - torch.searchsorted(other, thresholds)
+    return float((found * (kept / (kept + mistaken))).sum() / len(inside))
+
+
+def fpr95(scores_in: Array, scores_out: Array) -> float:
+    """The share of outside rows let in by the highest threshold that lets in 95 % of the inside ones."""
+    inside, outside = _scores(scores_in, scores_out)
+    rows = len(inside)
+    threshold = inside.sort(descending=True).values[-(-95 * rows // 100) - 1]
+    return int((outside >= threshold).sum()) / len(outside)
+
+
+def _scores(scores_in: Array, scores_out: Array) -> tuple[Tensor, Tensor]:
+    both = []
+    for name, values in (("scores_in", scores_in), ("scores_out", scores_out)):
+        scores = tensor(values, name)
+        if scores.ndim != 1 or len(scores) == 0:
+            raise InputError(f"{name} has shape {tuple(scores.shape)}; it must be [rows], with at least one")
+        missing = scores.isnan()
+        if bool(missing.any()):
+            raise InputError(f"{name}[{int(missing.nonzero()[0, 0])}] is NaN")
+        both.append(scores.double())
+    return both[0], both[1].to(both[0].device)
