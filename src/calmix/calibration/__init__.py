@@ -22,62 +22,23 @@ if TYPE_CHECKING:
 
 # File → names. Resolved on first use: the arithmetic is torch's, and importing this should not pay for it.
 _HOMES = {
-    "adaptive": ("adaptive_ece",),
-    "binned": (
-        "BinCounts",
-        "Reliability",
-        "ece",
-        "mce",
-        "oe",
-        "reliability",
-    ),
-    "bootstrap": (
-        "Interval",
-        "bootstrap",
-        "paired_bootstrap",
-    ),
-    "classwise": (
-        "BrierParts",
-        "brier_decomposition",
-        "classwise_ece",
-    ),
-    "conformal": ("ConformalSets",),
-    "debiased": (
-        "debiased_ece",
-        "squared_ece",
-    ),
-    "ood": (
-        "fpr95",
-        "ood_aupr",
-        "ood_auroc",
-    ),
-    "onevsrest": (
-        "Histogram",
-        "Isotonic",
-    ),
-    "ranking": (
-        "RiskCoverage",
-        "aurc",
-        "risk_coverage",
-    ),
-    "recalibration": (
-        "Recalibrator",
-        "from_json",
-    ),
-    "scores": (
-        "accuracy",
-        "brier",
-        "macro_f1",
-        "mcc",
-        "nll",
-        "truth_distance",
-    ),
-    "selective": ("SelectiveThreshold",),
-    "smooth": ("smooth_ece",),
-    "temperature": ("Temperature",),
-    "vector": ("VectorScaling",),
+    "adaptive": "adaptive_ece",
+    "binned": "BinCounts Reliability ece mce oe reliability",
+    "classwise": "BrierParts brier_decomposition classwise_ece",
+    "conformal": "ConformalSets",
+    "debiased": "debiased_ece squared_ece",
+    "onevsrest": "Histogram Isotonic",
+    "ood": "fpr95 ood_aupr ood_auroc",
+    "ranking": "RiskCoverage aurc risk_coverage",
+    "recalibration": "Recalibrator from_json",
+    "resampling": "Interval bootstrap paired_bootstrap",
+    "scores": "accuracy brier macro_f1 mcc nll truth_distance",
+    "selective": "SelectiveThreshold",
+    "smooth": "smooth_ece",
+    "temperature": "Temperature",
+    "vector": "VectorScaling",
 }
-_LAZY = {name: f"calmix.calibration.{home}" for home, names in _HOMES.items() for name in names}
+_LAZY = {name: f"calmix.calibration.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "BinCounts",

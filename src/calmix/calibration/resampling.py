@@ -46,8 +46,9 @@ def bootstrap(
     >>> from calmix.metrics import accuracy
     >>> probs = np.array([[0.9, 0.1], [0.2, 0.8]] * 50)
     >>> labels = np.array([0, 1] * 40 + [1, 1] * 10)
-    >>> bootstrap(accuracy, probs, labels, generator=0)
-    Interval(estimate=0.9, low=0.84, high=0.95, level=0.95)
+    >>> interval = bootstrap(accuracy, probs, labels, generator=0)
+    >>> interval.estimate, round(interval.low, 2), round(interval.high, 2)
+    (0.9, 0.84, 0.95)
     """
     pair(probs, labels, soft=True)
     return _interval(metric, (probs, labels), n, level, generator)
