@@ -10,10 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calmix.data import Examples
+from calmix.errors import InputError
 
-__all__ = ["Packed", "encode", "usable_length"]
+__all__ = ["Packed", "counts_from_padding", "encode", "usable_length"]
 
 _CHUNK = 8192
+
+# RoBERTa and its kin count positions from pad_token_id + 1: two of their position embeddings are never a token's.
+_COUNT_FROM_PADDING = {
+    *("camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "mpnet", "roberta"),
+    *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +41,8 @@ class Packed:
     counts: NDArray[np.int64] | None
     """How many choices each sample has; None where there are none to choose from."""
     pad_id: int
+    limit: int
+    """The longest sequence the model can read: no batch is padded beyond it."""
     truncated: int
     """How many samples were longer than the limit and lost their end."""
 
@@ -52,9 +61,9 @@ class Packed:
         )
 
     def width(self, rows: NDArray[np.int64], multiple: int = 8) -> int:
-        """Return the padded length of a batch: its longest sequence, rounded up to `multiple`."""
+        """Return the padded length of a batch: its longest sequence, rounded up to `multiple` within the limit."""
         longest = int(self.host_lengths[rows].max())
-        return -(-longest // multiple) * multiple
+        return min(-(-longest // multiple) * multiple, self.limit)
 
     def batch(self, rows: Tensor, *, width: int, choices: int | None = None) -> dict[str, Tensor]:
         """Return the padded inputs of `rows`: [rows, width], or [rows, choices, width]."""
@@ -78,12 +87,15 @@ def usable_length(tokenizer: Any, config: Any, max_length: int | None) -> int:
     limits = [int(tokenizer.model_max_length)]
     positions = getattr(config, "max_position_embeddings", None)
     if positions and positions > 0:
-        # RoBERTa and its kin number positions from pad_token_id + 1.
-        offset = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2}.get(config.model_type, 0)
-        limits.append(positions - offset)
+        limits.append(positions - 2 if counts_from_padding(config) else positions)
     if max_length is not None:
         limits.append(max_length)
     return min(limits)
+
+
+def counts_from_padding(config: Any) -> bool:
+    """Return whether an architecture tells positions, and so which tokens are text, by the padding token's id."""
+    return config.model_type in _COUNT_FROM_PADDING
 
 
 def encode(examples: Examples, tokenizer: Any, *, max_length: int) -> Packed:
@@ -96,6 +108,12 @@ def encode(examples: Examples, tokenizer: Any, *, max_length: int) -> Packed:
         seconds = [choice for choices in examples.column("choices") for choice in choices]
     elif examples.kind == "pair":
         seconds = examples.column("text_b")
+    marks = tokenizer.num_special_tokens_to_add(pair=seconds is not None)
+    if max_length <= marks:
+        # The tokenizers library would not cut at all then.
+        raise InputError(
+            f"max_length {max_length} leaves no room for text: this tokenizer adds {marks} marks of its own"
+        )
 
     ids: list[NDArray[np.int32]] = []
     types: list[NDArray[np.int8]] = []
@@ -118,17 +136,26 @@ def encode(examples: Examples, tokenizer: Any, *, max_length: int) -> Packed:
         if encoded.encodings is not None:
             cut[part] = [bool(e.overflowing) for e in encoded.encodings]
 
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    if not lengths.all():
+        _refuse_empty(examples, int(np.flatnonzero(lengths == 0)[0]), counts)
+    starts = np.cumsum(lengths) - lengths
     per_sample = np.ones(len(examples), dtype=np.int64) if counts is None else np.asarray(counts, dtype=np.int64)
-    first = np.concatenate([[0], np.cumsum(per_sample)[:-1]])
+    first = np.cumsum(per_sample) - per_sample
     return Packed(
-        ids=torch.from_numpy(np.concatenate(ids)),
+        ids=torch.from_numpy(np.concatenate(ids or [np.empty(0, np.int32)])),
         types=torch.from_numpy(np.concatenate(types)) if types else None,
         starts=torch.from_numpy(starts),
         lengths=torch.from_numpy(lengths),
         first=torch.from_numpy(first),
-        host_lengths=np.maximum.reduceat(lengths, first),
+        host_lengths=np.maximum.reduceat(lengths, first) if len(first) else lengths,
         counts=None if counts is None else per_sample,
         pad_id=tokenizer.pad_token_id,
-        truncated=int(np.logical_or.reduceat(cut, first).sum()),
+        limit=max_length,
+        truncated=int(np.logical_or.reduceat(cut, first).sum()) if len(first) else 0,
     )
+
+
+def _refuse_empty(examples: Examples, sequence: int, counts: NDArray[np.int64] | None) -> None:
+    sample = sequence if counts is None else int(np.searchsorted(np.cumsum(counts), sequence, side="right"))
+    where = examples.source or "the data"
+    raise InputError(f"{where}: the text of {examples.ids[sample]!r} has not one token for this tokenizer: drop it")

@@ -2,8 +2,11 @@
 
 import hashlib
 import importlib.util
+import inspect
 import json
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ from torch import nn
 
 from calmix.errors import InputError
 from calmix.models.anatomy import anatomy
+from calmix.models.encoding import counts_from_padding
+from calmix.models.folding import forget_temperature
 
 __all__ = [
     "identity",
@@ -25,6 +30,9 @@ __all__ = [
 
 # What a checkpoint folder may hold that only a pickle could read.
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+# What makes one checkpoint another: weights, configuration, vocabulary.
+_CONTENT = ("*.safetensors", "*.json", "*.model", "vocab.txt", "merges.txt")
 
 
 def resolve(name: str) -> str:
@@ -45,7 +53,7 @@ def identity(name: str) -> str:
     folder = Path(name)
     if folder.is_dir():
         digest = hashlib.sha256()
-        for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")]):
+        for path in sorted(path for pattern in _CONTENT for path in folder.glob(pattern)):
             with path.open("rb") as file:
                 digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()[:16]
@@ -56,7 +64,8 @@ def load_for_training(name: str, *, label_names: tuple[str, ...], choices: bool 
     """Return a model with a head for these labels, in float32, and its tokenizer.
 
     `name` is a folder or a name on the Hugging Face hub. A head that is missing or has another size is drawn
-    anew from torch's global random state: seed it first.
+    anew from torch's global random state: seed it first. A decoder without a padding token lends its
+    end-of-sequence token, in the config too: that is how it finds where a text ends.
     """
     from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
@@ -77,12 +86,17 @@ def load_for_training(name: str, *, label_names: tuple[str, ...], choices: bool 
         raise InputError(f"{name}: transformers has no {task} model for architecture {config.model_type!r}")
     for key, value in heads.items():
         setattr(config, key, value)
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token
-    if config.pad_token_id is None:
-        config.pad_token_id = tokenizer.pad_token_id
-    model: nn.Module = _quietly(auto, name, config=config, ignore_mismatched_sizes=True)
-    anatomy(model)
+    forget_temperature(config)
+    _agree_on_padding(name, config, tokenizer)
+    model, drawn = _weights(auto, name, config=config, ignore_mismatched_sizes=True)
+    parts = anatomy(model)
+    body = tuple(f"{path}." for path in (parts.embeddings, *parts.layers))
+    if missing := sorted(key for key in drawn if key.startswith(body)):
+        raise InputError(
+            f"{name}: its weights lack {missing[0]} and {len(missing) - 1} more of the encoder's: "
+            f"they are not those of a {config.model_type} model"
+        )
+    _fit_together(name, model, tokenizer)
     return model, tokenizer
 
 
@@ -99,13 +113,19 @@ def load_trained(folder: str | Path) -> tuple[nn.Module, Any]:
     if not choices:
         _refuse_other_heads(name, config)
     auto = AutoModelForMultipleChoice if choices else AutoModelForSequenceClassification
-    model: nn.Module = _quietly(auto, name, config=config)
-    return model.eval(), _tokenizer(name)
+    tokenizer = _tokenizer(name)
+    _agree_on_padding(name, config, tokenizer)
+    model, drawn = _weights(auto, name, config=config)
+    if drawn:
+        raise InputError(f"{name}: its weights lack {min(drawn)}, so it was never trained as a classifier")
+    _fit_together(name, model, tokenizer)
+    return model.eval(), tokenizer
 
 
 def save(model: nn.Module, tokenizer: Any, folder: Path) -> None:
     """Write an ordinary checkpoint that `from_pretrained` loads with nothing of ours installed."""
-    model.save_pretrained(folder, safe_serialization=True)  # type: ignore[operator]
+    with _quiet():
+        model.save_pretrained(folder)  # type: ignore[operator]
     tokenizer.save_pretrained(folder)
 
 
@@ -156,7 +176,7 @@ def _config(name: str) -> Any:
             raise InputError(f"{name}: has no .safetensors weights beside its config.json")
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # odd values meet no checks
         if folder.is_dir():
             raise InputError(f"{name}: its config.json cannot be used ({_line(error)})") from None
         raise InputError(
@@ -171,6 +191,9 @@ def _tokenizer(name: str) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises bare Exception
         raise InputError(f"{name}: its tokenizer cannot be loaded ({_line(error)})") from None
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        # Where there are no files, transformers makes up a tokenizer of special tokens alone.
+        raise InputError(f"{name}: has no tokenizer; save one there with tokenizer.save_pretrained")
     if not tokenizer.is_fast:
         raise InputError(f"{name}: has only a slow tokenizer; save a fast one (tokenizer.json) beside it")
     # Sequences are packed and padded by us, always on the right.
@@ -178,26 +201,64 @@ def _tokenizer(name: str) -> Any:
     return tokenizer
 
 
-def _quietly(auto: Any, name: str, **options: Any) -> nn.Module:
-    """Load without the library's table of missing head weights, which is what fine-tuning always has."""
+def _agree_on_padding(name: str, config: Any, tokenizer: Any) -> None:
+    """Give tokenizer and config the same padding token."""
+    if tokenizer.pad_token_id is None:
+        lent = tokenizer.eos_token or tokenizer.sep_token or tokenizer.unk_token
+        if lent is None:
+            raise InputError(f"{name}: its tokenizer has no token to pad with; set its pad_token and save it")
+        tokenizer.pad_token = lent
+    if not counts_from_padding(config):
+        config.pad_token_id = tokenizer.pad_token_id
+
+
+def _fit_together(name: str, model: nn.Module, tokenizer: Any) -> None:
+    """Refuse a tokenizer with more tokens than the model has, and drop segment ids that the model cannot read."""
+    rows = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    if len(tokenizer) > rows:
+        raise InputError(
+            f"{name}: its tokenizer has {len(tokenizer)} tokens, its model {rows}: they do not belong together"
+        )
+    segments = getattr(model.config, "type_vocab_size", None)
+    read = "token_type_ids" in inspect.signature(model.forward).parameters
+    # DeBERTa-v3 has none and says so with 0: it leaves them aside by itself.
+    if not read or segments == 1:
+        tokenizer.model_input_names = [key for key in tokenizer.model_input_names if key != "token_type_ids"]
+
+
+def _weights(auto: Any, name: str, **options: Any) -> tuple[nn.Module, set[str]]:
+    """Return a model in float32, and the names of the weights its checkpoint lacks or has in another size."""
     from safetensors import SafetensorError
+
+    try:
+        with _quiet():
+            model, info = auto.from_pretrained(
+                name,
+                use_safetensors=True,
+                trust_remote_code=False,
+                dtype=torch.float32,
+                output_loading_info=True,
+                **options,
+            )
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        raise InputError(f"{name}: its weights cannot be loaded ({_line(error)})") from None
+    return model, set(info["missing_keys"]) | {key for key, *_ in info["mismatched_keys"]}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold back the library's bars and its table of missing head weights, which is what fine-tuning always has."""
     from transformers.utils import logging as hf
 
-    before = hf.get_verbosity()
-    bar = hf.is_progress_bar_enabled()
+    before, bar = hf.get_verbosity(), hf.is_progress_bar_enabled()
     hf.set_verbosity(logging.ERROR)
     hf.disable_progress_bar()
     try:
-        model: nn.Module = auto.from_pretrained(
-            name, use_safetensors=True, trust_remote_code=False, dtype=torch.float32, **options
-        )
-    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise InputError(f"{name}: its weights cannot be loaded ({_line(error)})") from None
+        yield
     finally:
         hf.set_verbosity(before)
         if bar:
             hf.enable_progress_bar()
-    return model
 
 
 def _line(error: BaseException) -> str:

@@ -1,6 +1,7 @@
 """Logits for many examples: sorted by length, large batches, no gradient, in the examples' own order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -32,11 +33,9 @@ def predict_logits(
     keys = (packed.host_lengths[asked],) if counts is None else (packed.host_lengths[asked], counts[asked])
     order = np.lexsort(keys)[::-1]  # longest first: if memory runs out, it does so at once
     columns = None if counts is None else int(counts.max())
-    was_training = model.training
-    model.eval()
     out: NDArray[np.float32] | None = None
     start = 0
-    with torch.inference_mode():
+    with _evaluating(model), torch.inference_mode():
         while start < len(order):
             longest = asked[order[start : start + 1]]
             width = packed.width(longest)
@@ -53,5 +52,14 @@ def predict_logits(
             start += len(places)
             if progress is not None:
                 progress(len(places))
-    model.train(was_training)
     return np.empty((0, columns or 0), dtype=np.float32) if out is None else out
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from calmix.errors import InputError
 from calmix.models.anatomy import Anatomy
 
-__all__ = ["Edit", "Site", "head_input", "rewriting", "site_of_layer"]
+__all__ = ["Edit", "Site", "head_input", "last_tokens", "pooled", "rewriting", "site_of_layer"]
 
 Edit = Callable[[Tensor], Tensor]
 
@@ -38,14 +38,14 @@ def site_of_layer(parts: Anatomy, layer: int) -> Site:
 def rewriting(model: nn.Module, site: Site, edit: Edit) -> Iterator[None]:
     """Replace the tensor at a site by `edit(tensor)` in every forward inside the `with` block.
 
-    Activation recomputation is switched off for the site's own module meanwhile: the recomputed forward runs
-    in the backward pass, when this edit is gone or another one is in place, and its gradients would be wrong
-    without any error.
+    Activation recomputation is switched off meanwhile for the site's own module and those around it: the
+    recomputed forward runs in the backward pass, when this edit is gone or another one is in place, and its
+    gradients would be wrong without any error.
     """
     module = model.get_submodule(site.path)
-    recomputing = getattr(module, "gradient_checkpointing", False)
-    if recomputing:
-        module.gradient_checkpointing = False  # type: ignore[assignment]
+    recomputing = [m for m in _path_to(model, site.path) if getattr(m, "gradient_checkpointing", False)]
+    for each in recomputing:
+        each.gradient_checkpointing = False  # type: ignore[assignment]
 
     def on_output(_module: nn.Module, _args: Any, output: Any) -> Any:
         # DeBERTa's and MPNet's layers return tuples, the others a tensor.
@@ -64,8 +64,14 @@ def rewriting(model: nn.Module, site: Site, edit: Edit) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-        if recomputing:
-            module.gradient_checkpointing = True  # type: ignore[assignment]
+        for each in recomputing:
+            each.gradient_checkpointing = True  # type: ignore[assignment]
+
+
+def _path_to(model: nn.Module, path: str) -> list[nn.Module]:
+    """Return the modules from the model down to the one at `path`."""
+    names = path.split(".")
+    return [model.get_submodule(".".join(names[:depth])) for depth in range(len(names) + 1)]
 
 
 @contextmanager
@@ -91,7 +97,13 @@ def pooled(features: Tensor, inputs: dict[str, Tensor], pad_token_id: int | None
     """Return one vector per sequence from the head's input: the last real token's where the head saw them all."""
     if features.dim() == 2:
         return features
-    ids = inputs["input_ids"]
+    last = last_tokens(inputs["input_ids"], pad_token_id)
+    return features[torch.arange(len(last), device=last.device), last]
+
+
+def last_tokens(ids: Tensor, pad_token_id: int | None) -> Tensor:
+    """Return where a decoder classifier reads each sequence: the rightmost token that is not padding."""
     positions = torch.arange(ids.shape[-1], device=ids.device)
-    last = (positions * (ids != pad_token_id)).argmax(-1)
-    return features[torch.arange(len(ids), device=ids.device), last]
+    if pad_token_id is None:
+        return positions[-1:].expand(ids.shape[:-1])
+    return (positions * (ids != pad_token_id)).argmax(-1)

@@ -1,0 +1,109 @@
+"""Where the embeddings, layers and head are, in every architecture."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from calmix.errors import InputError
+from calmix.models import anatomy, encode, head_of, load_trained
+
+
+def _inputs(tokenizer: Any, *, choices: bool = False) -> dict[str, torch.Tensor]:
+    examples = tiny.examples(4, kind="choices" if choices else "pair", counts=(3,))
+    packed = encode(examples, tokenizer, max_length=32)
+    return packed.batch(torch.arange(4), width=24, choices=3 if choices else None)
+
+
+def _outputs_of(model: nn.Module, path: str, inputs: dict[str, torch.Tensor]) -> tuple[list[Any], torch.Tensor]:
+    seen: list[Any] = []
+    handle = model.get_submodule(path).register_forward_hook(lambda _m, _a, output: seen.append(output))
+    logits = model(**inputs).logits
+    handle.remove()
+    return seen, logits
+
+
+def test_the_embeddings_turn_ids_into_vectors_once_a_forward(checkpoint: Any, architecture: str) -> None:
+    model, tokenizer = load_trained(checkpoint(architecture))
+    inputs = _inputs(tokenizer)
+    seen, _ = _outputs_of(model, anatomy(model).embeddings, inputs)
+    table = model.get_submodule(anatomy(model).embeddings).weight
+    assert len(seen) == 1
+    assert torch.equal(seen[0], table[inputs["input_ids"]])
+
+
+def test_there_are_as_many_layers_as_the_config_says_first_to_last(checkpoint: Any, architecture: str) -> None:
+    model, tokenizer = load_trained(checkpoint(architecture, layers=3))
+    layers = anatomy(model).layers
+    order: list[str] = []
+    for path in layers:
+        model.get_submodule(path).register_forward_hook(lambda *_, path=path: order.append(path))
+    model(**_inputs(tokenizer))
+    assert len(layers) == 3
+    assert order == list(layers)
+
+
+def test_the_head_writes_the_logits(checkpoint: Any, architecture: str) -> None:
+    model, tokenizer = load_trained(checkpoint(architecture))
+    (written,), logits = _outputs_of(model, anatomy(model).head, _inputs(tokenizer))
+    rows = written.reshape(4, -1, written.shape[-1])
+    assert all((rows[i] == logits[i]).all(-1).any() for i in range(4))
+    assert head_of(model).out_features == 3
+
+
+def test_the_head_writes_the_scores_of_choices(checkpoint: Any, encoder: str) -> None:
+    model, tokenizer = load_trained(checkpoint(encoder, choices=True))
+    (written,), logits = _outputs_of(model, anatomy(model).head, _inputs(tokenizer, choices=True))
+    assert torch.equal(written.view(4, 3), logits)
+
+
+@pytest.mark.parametrize("choices", [False, True])
+def test_the_inner_dense_layer_reads_one_vector_per_sequence(checkpoint: Any, encoder: str, choices: bool) -> None:
+    model, tokenizer = load_trained(checkpoint(encoder, choices=choices))
+    inner = anatomy(model).inner
+    assert inner is not None
+    (written,), _ = _outputs_of(model, inner, _inputs(tokenizer, choices=choices))
+    assert written.shape == (12 if choices else 4, tiny.WIDTH)
+
+
+def test_a_decoder_has_no_inner_layer(checkpoint: Any) -> None:
+    model, _ = load_trained(checkpoint("llama"))
+    assert anatomy(model).inner is None
+
+
+def test_layers_that_share_one_module_are_not_offered(tmp_path: Path) -> None:
+    from transformers import AlbertConfig, AlbertForSequenceClassification
+
+    config = AlbertConfig(
+        vocab_size=20,
+        embedding_size=8,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+    )
+    model = AlbertForSequenceClassification(config)
+    parts = anatomy(model)
+    assert parts.layers == ()
+    assert parts.head == "classifier"
+    assert parts.inner == "albert.pooler"
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2))])
+def test_a_module_without_an_encoder_is_refused(model: nn.Module) -> None:
+    with pytest.raises(InputError, match="not a transformers classifier"):
+        anatomy(model)
+
+
+def test_a_model_without_a_head_is_refused() -> None:
+    from transformers import AutoModel, AutoModelForTokenClassification
+
+    headless = AutoModelForTokenClassification.from_config(tiny.config("bert"))
+    headless.classifier = nn.Identity()
+    with pytest.raises(InputError, match="no linear layer after its encoder"):
+        anatomy(headless)
+    with pytest.raises(InputError, match="not a transformers classifier"):
+        anatomy(AutoModel.from_config(tiny.config("bert")))

@@ -1,0 +1,299 @@
+"""Checkpoints in and out, and one line for each that cannot be used."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from calmix.errors import InputError
+from calmix.models import (
+    encode,
+    head_of,
+    identity,
+    is_multiple_choice,
+    label_names_of,
+    load_for_training,
+    load_trained,
+    predict_logits,
+    resolve,
+    save,
+)
+
+NAMES = ("yes", "no", "maybe", "never")
+
+
+def test_the_head_has_one_output_per_label_and_the_config_their_names(checkpoint: Any, architecture: str) -> None:
+    model, _ = load_for_training(str(checkpoint(architecture)), label_names=NAMES)
+    assert head_of(model).out_features == 4
+    assert model.config.num_labels == 4
+    assert model.config.id2label == {0: "yes", 1: "no", 2: "maybe", 3: "never"}
+    assert model.config.label2id == {"yes": 0, "no": 1, "maybe": 2, "never": 3}
+    assert label_names_of(model) == NAMES
+    assert not is_multiple_choice(model)
+
+
+def test_what_is_saved_loads_with_transformers_alone_and_predicts_the_same(
+    checkpoint: Any, architecture: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(1)
+    model, tokenizer = load_for_training(str(checkpoint(architecture)), label_names=NAMES)
+    save(model, tokenizer, tmp_path / "saved")
+    assert capfd.readouterr() == ("", "")
+    assert not list((tmp_path / "saved").glob("*.bin"))
+    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved").eval()
+    texts = tiny.texts(5)[0]
+    inputs = AutoTokenizer.from_pretrained(tmp_path / "saved")(texts, padding=True, return_tensors="pt")
+    examples = tiny.examples(5)
+    ours = predict_logits(model, encode(examples, tokenizer, max_length=64))
+    np.testing.assert_allclose(plain(**inputs).logits.detach(), ours, atol=1e-5)
+    again, tokenizer = load_trained(tmp_path / "saved")
+    assert label_names_of(again) == NAMES
+    assert np.array_equal(predict_logits(again, encode(examples, tokenizer, max_length=64)), ours)
+    assert not again.training
+
+
+def test_a_new_head_is_drawn_from_the_seed_and_the_encoder_is_kept(checkpoint: Any) -> None:
+    heads = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        model, _ = load_for_training(str(checkpoint("bert")), label_names=NAMES)
+        heads.append(head_of(model).weight.detach())
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+    kept = load_file(checkpoint("bert") / "model.safetensors")["bert.encoder.layer.1.output.dense.weight"]
+    assert torch.equal(model.bert.encoder.layer[1].output.dense.weight, kept)
+
+
+def test_a_head_of_the_right_size_is_kept(checkpoint: Any) -> None:
+    model, _ = load_for_training(str(checkpoint("bert")), label_names=("a", "b", "c"))
+    assert torch.equal(head_of(model).weight, load_file(checkpoint("bert") / "model.safetensors")["classifier.weight"])
+
+
+def test_an_encoder_without_a_head_gets_one(tmp_path: Path) -> None:
+    from transformers import AutoModel
+
+    AutoModel.from_config(tiny.config("roberta")).save_pretrained(tmp_path)
+    tiny.tokenizer("roberta").save_pretrained(tmp_path)
+    assert head_of(load_for_training(str(tmp_path), label_names=NAMES)[0]).out_features == 4
+    with pytest.raises(InputError, match="holds RobertaModel, not a trained classifier"):
+        load_trained(tmp_path)
+
+
+def test_training_is_in_float32_whatever_the_checkpoint_holds(checkpoint: Any, tmp_path: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(checkpoint("bert"), dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    tiny.tokenizer("bert").save_pretrained(tmp_path)
+    for loaded, _ in (load_for_training(str(tmp_path), label_names=NAMES), load_trained(tmp_path)):
+        assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
+
+
+def test_multiple_choice_scores_choices_and_has_no_names(checkpoint: Any, encoder: str) -> None:
+    model, _ = load_for_training(str(checkpoint(encoder)), label_names=(), choices=True)
+    assert is_multiple_choice(model)
+    assert head_of(model).out_features == 1
+    assert label_names_of(model) == ()
+
+
+def test_an_architecture_without_multiple_choice_says_so(checkpoint: Any) -> None:
+    with pytest.raises(InputError, match="no multiple choice model for architecture 'llama'"):
+        load_for_training(str(checkpoint("llama")), label_names=(), choices=True)
+
+
+def _decoder(folder: Path, *, tokenizer_pads: bool, config_pad: int | None) -> Path:
+    tiny.build("llama", folder)
+    if not tokenizer_pads:
+        _edit_json(folder / "tokenizer_config.json", lambda facts: facts.pop("pad_token"))
+    _edit_json(folder / "config.json", lambda facts: facts.update(pad_token_id=config_pad))
+    return folder
+
+
+@pytest.mark.parametrize("tokenizer_pads", [True, False])
+@pytest.mark.parametrize("config_pad", [None, -1, 0, 3])
+def test_a_decoder_reads_the_last_token_of_padded_texts_whatever_its_files_say_of_padding(
+    tmp_path: Path, tokenizer_pads: bool, config_pad: int | None
+) -> None:
+    folder = _decoder(tmp_path / "decoder", tokenizer_pads=tokenizer_pads, config_pad=config_pad)
+    for model, tokenizer in (load_for_training(str(folder), label_names=tiny.LABELS), load_trained(folder)):
+        assert model.config.pad_token_id == tokenizer.pad_token_id
+        packed = encode(tiny.examples(6), tokenizer, max_length=64)
+        alone = predict_logits(model, packed, tokens=1)
+        inputs = packed.batch(torch.arange(6), width=40)
+        np.testing.assert_allclose(model.eval()(**inputs).logits.detach(), alone, atol=1e-5)
+
+
+def test_segment_ids_are_dropped_where_the_model_cannot_read_them(checkpoint: Any, tmp_path: Path) -> None:
+    for architecture in ("distilbert", "roberta", "modernbert", "mpnet"):
+        folder = shutil.copytree(checkpoint(architecture), tmp_path / architecture)
+        if architecture == "roberta":
+            _edit_json(folder / "config.json", lambda facts: facts.update(type_vocab_size=1))
+            weights = load_file(folder / "model.safetensors")
+            name = "roberta.embeddings.token_type_embeddings.weight"
+            save_file({**weights, name: weights[name][:1].clone()}, folder / "model.safetensors", {"format": "pt"})
+        names = ["input_ids", "token_type_ids", "attention_mask"]
+        _edit_json(folder / "tokenizer_config.json", lambda facts, names=names: facts.update(model_input_names=names))
+        model, tokenizer = load_trained(folder)
+        packed = encode(tiny.examples(3, kind="pair"), tokenizer, max_length=64)
+        assert np.isfinite(predict_logits(model, packed)).all()
+
+
+def test_short_names_resolve_and_others_stay() -> None:
+    assert resolve("some/model") == "some/model"
+    assert resolve("minilm") != "minilm"
+
+
+def test_identity_changes_with_what_the_folder_holds_and_with_nothing_else(checkpoint: Any, tmp_path: Path) -> None:
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "one")
+    before = identity(str(folder))
+    (folder / "README.md").write_text("words")
+    moved = shutil.copytree(folder, tmp_path / "two")
+    assert identity(str(moved)) == before
+    _edit_json(moved / "config.json", lambda facts: facts.update(note=1))
+    assert identity(str(moved)) != before
+    (folder / "vocab.txt").write_text("other")
+    assert identity(str(folder)) != before
+
+
+# ---- what cannot be used
+
+
+def _edit_json(file: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    facts = json.loads(file.read_text())
+    change(facts)
+    file.write_text(json.dumps(facts))
+
+
+def _without(*patterns: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        for pattern in patterns:
+            for file in folder.glob(pattern):
+                file.unlink()
+
+    return damage
+
+
+def _pickled(folder: Path) -> None:
+    _without("*.safetensors")(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x04.")
+
+
+def _cut_short(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def _of_another_size(folder: Path) -> None:
+    _edit_json(folder / "config.json", lambda facts: facts.update(hidden_size=32))
+
+
+def _renamed(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file({f"other.{name}": w for name, w in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+
+
+def _small_vocabulary(folder: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    tokenizer.add_tokens([f"extra{i}" for i in range(50)])
+    tokenizer.save_pretrained(folder)
+
+
+UNUSABLE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "pickled weights": (_pickled, "holds pickled weights"),
+    "no weights": (_without("*.safetensors"), "has no .safetensors weights"),
+    "no config": (_without("config.json"), "has no config.json"),
+    "broken config": (lambda folder: (folder / "config.json").write_text('{"a": '), "is not valid JSON"),
+    "config of no use": (lambda folder: (folder / "config.json").write_text("{}"), "config.json cannot be used"),
+    "config that is a list": (lambda folder: (folder / "config.json").write_text("[1]"), "config.json cannot be used"),
+    "unknown architecture": (
+        lambda folder: (folder / "config.json").write_text('{"model_type": "abacus"}'),
+        "config.json cannot be used",
+    ),
+    "no tokenizer": (_without("tokenizer*"), "has no tokenizer"),
+    "broken tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{"), "its tokenizer cannot be loaded"),
+    "weights cut short": (_cut_short, "its weights cannot be loaded"),
+    "tokenizer of another model": (_small_vocabulary, "they do not belong together"),
+}
+
+
+@pytest.mark.parametrize("damage", UNUSABLE)
+@pytest.mark.parametrize("load", ["training", "trained"])
+def test_a_folder_that_cannot_be_used_gets_one_line(checkpoint: Any, tmp_path: Path, damage: str, load: str) -> None:
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "bert")
+    change, message = UNUSABLE[damage]
+    change(folder)
+    with pytest.raises(InputError, match=message) as caught:
+        load_for_training(str(folder), label_names=NAMES) if load == "training" else load_trained(folder)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(folder))
+
+
+@pytest.mark.parametrize("damage", [_of_another_size, _renamed])
+def test_weights_that_are_not_the_encoders_are_not_replaced_by_random_ones(
+    checkpoint: Any, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "bert")
+    damage(folder)
+    with pytest.raises(InputError, match="its weights") as caught:
+        load_for_training(str(folder), label_names=NAMES)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="its weights"):
+        load_trained(folder)
+
+
+def test_a_trained_classifier_whose_head_is_missing_is_refused(checkpoint: Any, tmp_path: Path) -> None:
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "bert")
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if not name.startswith("classifier")}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"lack classifier\.bias, so it was never trained"):
+        load_trained(folder)
+    load_for_training(str(folder), label_names=NAMES)
+
+
+def test_a_file_is_not_a_model(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"")
+    with pytest.raises(InputError, match="is a file; a model is a folder"):
+        load_trained(file)
+
+
+def test_a_name_that_leads_nowhere_gets_one_line() -> None:
+    with pytest.raises(InputError, match="neither a folder here nor a model") as caught:
+        load_for_training("nobody/nothing", label_names=NAMES)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"num_labels": 1}, "single-logit head"),
+        ({"problem_type": "multi_label_classification"}, "multi-label classifier"),
+        ({"architectures": ["BertForMaskedLM"]}, "holds BertForMaskedLM, not a trained classifier"),
+        ({"architectures": None}, "holds none named, not a trained classifier"),
+    ],
+)
+def test_a_head_of_another_kind_is_refused(
+    checkpoint: Any, tmp_path: Path, facts: dict[str, Any], message: str
+) -> None:
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "bert")
+
+    def change(config: dict[str, Any]) -> None:
+        if "num_labels" in facts:
+            config["id2label"] = {"0": "LABEL_0"}
+            config["label2id"] = {"LABEL_0": 0}
+        else:
+            config.update(facts)
+
+    _edit_json(folder / "config.json", change)
+    with pytest.raises(InputError, match=message) as caught:
+        load_trained(folder)
+    assert "\n" not in str(caught.value)
