@@ -27,7 +27,9 @@ from calmix.training.loop import Progress, fit, predict_everywhere
 from calmix.training.optimising import Schedule, check_hyper
 from calmix.training.predictions import prediction_table
 from calmix.training.preparing import ClassWeights, Source, class_weights_of, prepare_sets
+from calmix.training.rehearsing import rehearse
 from calmix.training.selecting import Selection
+from calmix.training.stepping import Stepper
 
 __all__ = ["Precision", "Run", "train"]
 
@@ -83,6 +85,7 @@ def train(
     checkpoint_minutes: float = 10.0,
     checkpoint_epochs: int = 0,
     track: tuple[str, ...] = (),
+    dry_run: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> Run:
@@ -123,6 +126,7 @@ def train(
         checkpoint_minutes: save the state of the run this often.
         checkpoint_epochs: and after every so many epochs; 0 does not.
         track: `tensorboard`, `wandb` or another of accelerate's trackers.
+        dry_run: train a few steps only, write nothing, and return the estimated steps, seconds and memory.
         on_progress: called about once a second.
         on_note: called with each thing the user should know.
     """
@@ -160,18 +164,20 @@ def train(
     }
     folder = Path(out) if out is not None else Path("runs") / f"{config['recipe']}-{config_hash(config)}"
     main = PartialState().is_main_process
-    with locked(folder) if main else nullcontext():
+    with locked(folder) if main and not dry_run else nullcontext():
         decided: dict[str, Any] = {"precision": _precision(precision), "threads": torch.get_num_threads()}
-        decided = _from_main(open_run(folder, config, decided) if main else {})
+        if not dry_run:
+            decided = _from_main(open_run(folder, config, decided) if main else {})
         torch.set_num_threads(decided["threads"])
-        accelerator = _accelerator(decided["precision"], track, folder, config)
+        accelerator = _accelerator(decided["precision"], () if dry_run else track, folder, config)
         torch.manual_seed(seed)
         network, tokenizer = load_for_training(
             resolve(model), label_names=sets.train.label_names, choices=sets.train.kind == "choices"
         )
+        # Wherever the checkpoint goes, texts are cut where they were cut in training.
+        tokenizer.model_max_length = limit = usable_length(tokenizer, network.config, max_length)
         if gradient_checkpointing:
             network.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
-        limit = usable_length(tokenizer, network.config, max_length)
         packed = {name: encode(examples, tokenizer, max_length=limit) for name, examples in sets.named().items()}
         notes = sets.notes + [
             f"{name}: {p.truncated} of {len(p)} texts are longer than {limit} tokens and were cut (--max-length)"
@@ -181,12 +187,18 @@ def train(
         if on_note is not None and main:
             for note in notes:
                 on_note(note)
+        data, fill = training_set(sets.train, packed["train"], weights), fill_tokens(tokenizer)
+        rows = {name: len(examples) for name, examples in sets.named().items()}
+        if dry_run:
+            stepper = Stepper(network, data.to(accelerator.device), method, accelerator, fill, seed, clip)
+            cost = rehearse(stepper, epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed)
+            return Run(folder, {"dry_run": True, "rows": rows, "labels": sets.train.label_names, "notes": notes} | cost)
         done = fit(
             network,
-            training_set(sets.train, packed["train"], weights),
+            data,
             method,
             accelerator=accelerator,
-            fill=fill_tokens(tokenizer),
+            fill=fill,
             dev=(packed["dev"], sets.dev.labels),
             out=folder,
             checkpoint_minutes=checkpoint_minutes,
@@ -204,7 +216,7 @@ def train(
             "best_epoch": done.best_epoch,
             "epochs": done.history,
             "seconds": round(done.seconds, 3),
-            "rows": {name: len(examples) for name, examples in sets.named().items()},
+            "rows": rows,
             "notes": notes,
         }
         write_text(folder / "model" / "README.md", model_card(config, metrics, sets.train.label_names))

@@ -1,0 +1,93 @@
+"""A trained classifier ready to use: texts in, calibrated probabilities out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from torch import nn
+
+from calmix.data import Examples
+from calmix.errors import InputError
+from calmix.models import encode, is_multiple_choice, label_names_of, load_trained, predict_logits, usable_length
+from calmix.training import softmax
+
+__all__ = ["Classifier", "load"]
+
+Text = str | tuple[str, str] | tuple[str, Sequence[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """A model, its tokenizer and its labels."""
+
+    model: nn.Module
+    tokenizer: Any
+    label_names: tuple[str, ...]
+
+    @property
+    def multiple_choice(self) -> bool:
+        """Whether it scores the choices of each row instead of a fixed set of classes."""
+        return is_multiple_choice(self.model)
+
+    def logits(self, examples: Examples, *, progress: Callable[[int], None] | None = None) -> NDArray[np.float32]:
+        """Return the logits of examples; choices a row does not have are −inf."""
+        if (examples.kind == "choices") != self.multiple_choice:
+            wants = "texts with choices" if self.multiple_choice else "plain texts or pairs"
+            raise InputError(
+                f"{examples.source or 'the data'}: holds {examples.kind} data, but this model reads {wants}"
+            )
+        limit = usable_length(self.tokenizer, self.model.config, None)
+        return predict_logits(self.model, encode(examples, self.tokenizer, max_length=limit), progress=progress)
+
+    def probabilities(
+        self, examples: Examples, *, progress: Callable[[int], None] | None = None
+    ) -> NDArray[np.float64]:
+        """Return calibrated probabilities of examples [n, K]."""
+        return softmax(self.logits(examples, progress=progress))
+
+    def predict_proba(self, texts: Sequence[Text]) -> NDArray[np.float64]:
+        """Return a probability per class for each text, pair (a, b), or (text, choices)."""
+        return self.probabilities(_examples(texts))
+
+    def predict(self, texts: Sequence[Text]) -> list[Any]:
+        """Return the most probable label of each text; the index of the choice for multiple choice."""
+        winners = self.predict_proba(texts).argmax(axis=1)
+        return [self.label_names[k] for k in winners] if self.label_names else winners.tolist()
+
+
+def load(folder: str | Path) -> Classifier:
+    """Return the classifier in a checkpoint or run folder, on the GPU if there is one."""
+    import torch
+
+    path = Path(folder)
+    if (path / "run.toml").is_file():
+        if not (path / "model").is_dir():
+            raise InputError(f"{folder}: the run in it is not finished: repeat its command to go on")
+        path = path / "model"
+    model, tokenizer = load_trained(path if path.is_dir() else str(folder))
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return Classifier(model, tokenizer, label_names_of(model))
+
+
+def _examples(texts: Sequence[Text]) -> Examples:
+    if isinstance(texts, str):
+        raise InputError("predict takes a list of texts, not one text: put it in brackets")
+    if not texts:
+        raise InputError("there are no texts to predict")
+    columns: dict[str, pa.Array] = {"id": pa.array([str(i) for i in range(len(texts))])}
+    if all(isinstance(text, str) for text in texts):
+        columns["text"] = pa.array(texts, pa.string())
+    elif all(not isinstance(text, str) and len(text) == 2 for text in texts):
+        first, second = zip(*texts, strict=True)
+        columns["text"] = pa.array(first, pa.string())
+        if all(isinstance(part, str) for part in second):
+            columns["text_b"] = pa.array(second, pa.string())
+        else:
+            columns["choices"] = pa.array([list(part) for part in second], pa.list_(pa.string()))
+    else:
+        raise InputError("texts must be all strings, all pairs (text, text), or all (text, [choices])")
+    return Examples(pa.table(columns), np.full(len(texts), -1), ())

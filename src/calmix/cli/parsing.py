@@ -1,0 +1,39 @@
+"""KEY=VALUE words of the command line."""
+
+from collections.abc import Sequence
+
+from calmix.errors import InputError
+
+__all__ = ["named_files", "pairs", "weights"]
+
+
+def pairs(words: Sequence[str], option: str) -> dict[str, str]:
+    """Return KEY=VALUE words as a dictionary."""
+    found: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not (equals and key.strip()):
+            raise InputError(f"{option} takes KEY=VALUE, not {word!r}")
+        if key.strip() in found:
+            raise InputError(f"{option} gives {key.strip()!r} twice")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def named_files(words: Sequence[str]) -> dict[str, str]:
+    """Return NAME=FILE words as a dictionary; a name becomes part of file names, so it must be a plain one."""
+    found = pairs(words, "--ood")
+    for name in found:
+        if not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
+            raise InputError(f"--ood: {name!r} must be letters, digits, '-', '_' or '.' (it names a file of figures)")
+    return found
+
+
+def weights(words: str | None) -> str | dict[str, float] | None:
+    """Return `balanced` or a weight per label."""
+    if words is None or "=" not in words:
+        return words
+    try:
+        return {name: float(value) for name, value in pairs(words.split(","), "--class-weights").items()}
+    except ValueError:
+        raise InputError(f"--class-weights takes NAME=NUMBER,NAME=NUMBER, not {words!r}") from None

@@ -1,0 +1,38 @@
+"""`calmix predict`: labels and calibrated probabilities for a file of texts."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calmix.cli.showing import working_bar
+
+__all__ = ["predict"]
+
+
+def predict(
+    model: Annotated[str, typer.Argument(help="Run folder or checkpoint.")],
+    file: Annotated[str, typer.Argument(help="CSV, TSV, JSONL or Parquet file with the texts.")],
+    out: Annotated[Path | None, typer.Option(help="CSV, JSONL or Parquet file; without it, CSV on stdout.")] = None,
+    text: Annotated[str | None, typer.Option(help="Column with the text.")] = None,
+    text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.")] = None,
+    choices: Annotated[str | None, typer.Option(help="Column with the choices.")] = None,
+    id: Annotated[str | None, typer.Option(help="Column with a unique id.")] = None,
+) -> None:
+    """Predict: id, label, confidence, and one probability per class."""
+    from calmix.classifier import load
+    from calmix.data import read_examples, write_table
+    from calmix.data.tables import check_writable, print_csv
+    from calmix.training import prediction_table
+
+    if out is not None:
+        check_writable(out)
+    examples = read_examples(file, text=text, text_b=text_b, choices=choices, id=id, labelled=False)
+    classifier = load(model)
+    with working_bar("predicting", len(examples), quiet=False) as bar:
+        probs = classifier.probabilities(examples, progress=bar)
+    table = prediction_table(examples, probs, label_names=classifier.label_names)
+    if out is None:
+        print_csv(table)
+    else:
+        write_table(table, out)

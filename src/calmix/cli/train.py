@@ -1,0 +1,204 @@
+"""`calmix train`: from a table of labelled texts to a calibrated checkpoint."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calmix.cli.parsing import named_files, pairs, weights
+from calmix.cli.showing import figures_table, note, print_json, training_bar
+
+__all__ = ["train"]
+
+_DATA, _TRAINING, _RUN = "Data", "Training", "Run"
+
+
+class _Schedule(StrEnum):
+    linear = "linear"
+    constant = "constant"
+
+
+class _Select(StrEnum):
+    nll_ts = "nll-ts"
+    nll = "nll"
+    accuracy = "accuracy"
+    mcc = "mcc"
+    none = "none"
+
+
+class _Precision(StrEnum):
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+def train(
+    train: Annotated[str, typer.Argument(metavar="TRAIN", help="CSV, TSV, JSONL or Parquet file, or a hub data set.")],
+    dev: Annotated[
+        str | None, typer.Option(help="Data to choose the epoch and the temperature by.", rich_help_panel=_DATA)
+    ] = None,
+    test: Annotated[str | None, typer.Option(help="Data to judge by, once.", rich_help_panel=_DATA)] = None,
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="Out-of-domain data to judge by. Repeatable.", rich_help_panel=_DATA),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Column with the text.", rich_help_panel=_DATA)] = None,
+    text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.", rich_help_panel=_DATA)] = None,
+    choices: Annotated[str | None, typer.Option(help="Column with the choices.", rich_help_panel=_DATA)] = None,
+    label: Annotated[str | None, typer.Option(help="Column with the label.", rich_help_panel=_DATA)] = None,
+    id: Annotated[str | None, typer.Option(help="Column with a unique id.", rich_help_panel=_DATA)] = None,
+    votes: Annotated[
+        str | None, typer.Option(help="Column with label distributions, used as soft targets.", rich_help_panel=_DATA)
+    ] = None,
+    dev_fraction: Annotated[
+        float, typer.Option(help="Share of TRAIN split off as dev data when --dev is not given.", rich_help_panel=_DATA)
+    ] = 0.1,
+    max_length: Annotated[
+        int, typer.Option(help="Tokens per text at most; longer ones are cut.", rich_help_panel=_DATA)
+    ] = 256,
+    class_weights: Annotated[
+        str | None, typer.Option(help="`balanced`, or NAME=WEIGHT,NAME=WEIGHT.", rich_help_panel=_DATA)
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Folder or hub name of a pretrained encoder, or `minilm`.", rich_help_panel=_TRAINING)
+    ] = "minilm",
+    recipe: Annotated[
+        str, typer.Option(help="Training method: see `calmix recipes`, or FILE.py:FUNCTION.", rich_help_panel=_TRAINING)
+    ] = "erm",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of the recipe.", rich_help_panel=_TRAINING),
+    ] = None,
+    epochs: Annotated[int, typer.Option(help="Passes over the data.", rich_help_panel=_TRAINING)] = 3,
+    batch_size: Annotated[
+        int, typer.Option(help="Samples per update, over all processes.", rich_help_panel=_TRAINING)
+    ] = 32,
+    lr: Annotated[
+        float, typer.Option(help="Peak learning rate; base-size models: 1e-5 or 2e-5.", rich_help_panel=_TRAINING)
+    ] = 5e-5,
+    weight_decay: Annotated[float, typer.Option(help="AdamW's weight decay.", rich_help_panel=_TRAINING)] = 0.0,
+    warmup: Annotated[float, typer.Option(help="Share of steps with a rising rate.", rich_help_panel=_TRAINING)] = 0.1,
+    schedule: Annotated[
+        _Schedule, typer.Option(help="The learning rate after warm-up.", rich_help_panel=_TRAINING)
+    ] = _Schedule.linear,
+    clip: Annotated[float, typer.Option(help="Largest gradient norm; 0: any.", rich_help_panel=_TRAINING)] = 1.0,
+    accumulate: Annotated[
+        int, typer.Option(help="Parts to cut a batch into, to save memory.", rich_help_panel=_TRAINING)
+    ] = 1,
+    gradient_checkpointing: Annotated[
+        bool, typer.Option(help="Recompute activations, to save memory.", rich_help_panel=_TRAINING)
+    ] = False,
+    precision: Annotated[
+        _Precision, typer.Option(help="auto: bf16 on GPUs that have it.", rich_help_panel=_TRAINING)
+    ] = _Precision.auto,
+    select: Annotated[
+        _Select,
+        typer.Option(
+            help="Keep the epoch best on dev by this (nll-ts: NLL after temperature).", rich_help_panel=_TRAINING
+        ),
+    ] = _Select.nll_ts,
+    patience: Annotated[
+        int, typer.Option(help="Stop after so many epochs without a better one; 0: never.", rich_help_panel=_TRAINING)
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Decides everything random.", rich_help_panel=_TRAINING)] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Run folder; an unfinished run there goes on. Default: runs/RECIPE-HASH.", rich_help_panel=_RUN
+        ),
+    ] = None,
+    bins: Annotated[int, typer.Option(help="Bins of the calibration errors.", rich_help_panel=_RUN)] = 15,
+    checkpoint_minutes: Annotated[float, typer.Option(help="Save state this often.", rich_help_panel=_RUN)] = 10.0,
+    checkpoint_epochs: Annotated[
+        int, typer.Option(help="And after every so many epochs; 0: not.", rich_help_panel=_RUN)
+    ] = 0,
+    track: Annotated[
+        list[str] | None, typer.Option(help="tensorboard, wandb, … Repeatable.", rich_help_panel=_RUN)
+    ] = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="ORG/NAME", help="Upload the model when done.", rich_help_panel=_RUN)
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Read everything, estimate time and memory, write nothing.", rich_help_panel=_RUN
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the figures as JSON on stdout, nothing else there.", rich_help_panel=_RUN),
+    ] = False,
+) -> None:
+    """Fine-tune a classifier, calibrate it on dev data, and measure how far its confidence can be trusted.
+
+    Example: `calmix train reviews.csv --test test.csv --ood tweets=tweets.csv --recipe input-mixup --out run`
+    """
+    options: dict[str, Any] = pairs(set_ or [], "--set")
+    judged_on = named_files(ood or [])
+    weighted = weights(class_weights)
+
+    from calmix.training import push
+    from calmix.training import train as run_training
+
+    with training_bar(quiet=as_json or dry_run) as bar:
+        run = run_training(
+            train,
+            dev=dev,
+            test=test,
+            ood=judged_on,
+            model=model,
+            recipe=recipe,
+            options=options,
+            out=out,
+            text=text,
+            text_b=text_b,
+            choices=choices,
+            label=label,
+            id=id,
+            votes=votes,
+            dev_fraction=dev_fraction,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            weight_decay=weight_decay,
+            warmup=warmup,
+            schedule=schedule.value,
+            clip=clip,
+            accumulate=accumulate,
+            max_length=max_length,
+            select=select.value,
+            patience=patience,
+            class_weights=weighted,
+            seed=seed,
+            bins=bins,
+            precision=precision.value,
+            gradient_checkpointing=gradient_checkpointing,
+            checkpoint_minutes=checkpoint_minutes,
+            checkpoint_epochs=checkpoint_epochs,
+            track=tuple(track or ()),
+            dry_run=dry_run,
+            on_progress=bar,
+            on_note=None if as_json else note,
+        )
+    if as_json:
+        print_json({"folder": str(run.folder), **run.metrics})
+    elif dry_run:
+        _print_estimate(run.metrics)
+    elif run.metrics:
+        figures_table(run.metrics["splits"])
+        print(f"model: {run.model}")
+    if push_to_hub is not None and not dry_run and run.metrics:
+        note(f"uploaded to {push(run.model, push_to_hub)}")
+
+
+def _print_estimate(metrics: dict[str, Any]) -> None:
+    rows = ", ".join(f"{name} {count:,}" for name, count in metrics["rows"].items())
+    minutes, seconds = divmod(round(metrics["seconds"]), 60)
+    print(f"rows: {rows}")
+    if metrics["labels"]:
+        print(f"labels: {', '.join(metrics['labels'])}")
+    print(f"steps: {metrics['steps']:,}")
+    print(
+        f"training would take about {minutes} min {seconds} s and {metrics['memory_bytes'] / 2**30:.1f} GiB of memory"
+    )

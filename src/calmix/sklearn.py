@@ -1,0 +1,95 @@
+"""A classifier with scikit-learn's manners: `fit`, `predict`, `predict_proba`, `get_params`."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calmix.data import Examples
+from calmix.errors import InputError
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.validation import check_is_fitted
+except ImportError:
+    raise InputError("TextClassifier needs scikit-learn: pip install 'calmix[sklearn]'") from None
+
+__all__ = ["TextClassifier"]
+
+
+class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A calibrated text classifier for scikit-learn's tools, `cross_val_predict` and `GridSearchCV` among them.
+
+    The arguments are those of `calmix.train`. Part of the data given to `fit` is split off to choose the epoch
+    and the temperature by.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: str = "minilm",
+        recipe: str = "erm",
+        options: Mapping[str, Any] | None = None,
+        epochs: int = 3,
+        batch_size: int = 32,
+        lr: float = 5e-5,
+        max_length: int = 256,
+        dev_fraction: float = 0.1,
+        class_weights: str | Mapping[str, float] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.model = model
+        self.recipe = recipe
+        self.options = options
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.max_length = max_length
+        self.dev_fraction = dev_fraction
+        self.class_weights = class_weights
+        self.seed = seed
+
+    def fit(self, X: Sequence[Any] | NDArray[Any], y: Sequence[Any] | NDArray[Any]) -> Self:
+        """Train on texts, or pairs of texts, and their labels."""
+        from calmix.classifier import load
+        from calmix.training import train
+
+        self.classes_, positions = np.unique(np.asarray(y), return_inverse=True)
+        names = [str(name) for name in self.classes_]
+        first, second = _columns(X)
+        if len(first) != len(positions):
+            raise InputError(f"there are {len(first)} texts and {len(positions)} labels")
+        examples = Examples.from_texts(first, [names[i] for i in positions], text_b=second, label_names=names)
+        with tempfile.TemporaryDirectory(prefix="calmix-") as folder:
+            run = train(examples, out=Path(folder) / "run", **self.get_params(deep=False))
+            self.classifier_ = load(run.model)
+            self.metrics_ = run.metrics
+        return self
+
+    def predict_proba(self, X: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:
+        """Return calibrated probabilities, one column per class of `classes_`."""
+        check_is_fitted(self, "classifier_")
+        first, second = _columns(X)
+        return self.classifier_.predict_proba(first if second is None else list(zip(first, second, strict=True)))
+
+    def predict(self, X: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
+        """Return the most probable class of each text."""
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.two_d_array = False
+        return tags
+
+
+def _columns(X: Sequence[Any] | NDArray[Any]) -> tuple[list[str], list[str] | None]:
+    rows = list(X)
+    if all(isinstance(row, str) for row in rows):
+        return rows, None
+    if all(not isinstance(row, str) and len(row) == 2 for row in rows):
+        return [str(row[0]) for row in rows], [str(row[1]) for row in rows]
+    raise InputError("X must hold texts, or pairs of texts")
