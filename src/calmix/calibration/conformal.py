@@ -65,7 +65,7 @@ class ConformalSets:
 
 def _scores(p: Tensor, score: str) -> Tensor:
     """How strange each class would be as the label."""
-    p = p.double()
+    p = p.double().contiguous()
     if score == "lac":
         return 1 - p
     if score != "aps":

@@ -1,0 +1,124 @@
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from calmix.calibration import checks
+from calmix.errors import InputError
+from calmix.metrics import brier, ece, nll
+from calmix.recalibration import Temperature
+
+GOOD = np.array([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]])
+LABELS = np.array([0, 1, 1])
+
+
+@pytest.mark.parametrize("metric", [ece, nll, brier])
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ([np.nan, 1.0], r"probs\[1\] holds NaN"),
+        ([1.1, -0.1], r"probs\[1\] holds -0.1, a negative"),
+        ([3.0, 2.0], r"probs\[1\] sums to 5, not 1"),
+        ([np.inf, 0.0], r"probs\[1\] sums to inf"),
+        ([0.0, 0.0], r"probs\[1\] sums to 0"),
+    ],
+)
+def test_a_row_that_is_no_distribution_is_named(metric, row, says):
+    probs = GOOD.copy()
+    probs[1] = row
+    for kind in (probs, probs.astype(np.float32), torch.tensor(probs)):
+        with pytest.raises(InputError, match=says):
+            metric(kind, LABELS)
+
+
+@pytest.mark.parametrize("label", [-1, 2, -100])
+def test_a_label_that_is_no_class_is_named(label):
+    with pytest.raises(InputError, match=rf"labels\[2\] is {label}; labels must lie in 0 … 1"):
+        ece(GOOD, np.array([0, 1, label]))
+
+
+def test_the_row_is_counted_over_chunks(monkeypatch):
+    monkeypatch.setattr(checks, "_CPU_CHUNK", 8)
+    probs = np.full((100, 2), 0.5)
+    probs[77] = 0.7
+    with pytest.raises(InputError, match=r"probs\[77\]"):
+        ece(probs, np.zeros(100, int))
+
+
+@pytest.mark.parametrize(
+    ("probs", "labels", "says"),
+    [
+        (np.zeros((0, 3)), np.zeros(0, int), "empty"),
+        (GOOD[:, 0], LABELS, "shape"),
+        (GOOD[:, :1], LABELS, "at least two classes"),
+        (GOOD, LABELS[:2], "3 rows and labels has 2"),
+        (GOOD, LABELS * 1.0, "integers"),
+        (GOOD, LABELS[:, None], "integers"),
+        (GOOD.round().astype(int), LABELS, "floating point"),
+        (GOOD.astype(str), LABELS, "numbers"),
+    ],
+)
+def test_shapes_and_kinds_are_checked(probs, labels, says):
+    with pytest.raises(InputError, match=says):
+        ece(probs, labels)
+
+
+def test_rounding_is_not_an_error():
+    assert ece(np.array([[1.0000001, 0.0]], np.float32), np.array([0])) == pytest.approx(0, abs=2e-7)
+    half = torch.softmax(torch.randn(50, 100, generator=torch.Generator().manual_seed(0)), 1).half()
+    assert 0 <= ece(half, torch.zeros(50, dtype=torch.int64)) <= 1
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        np.asfortranarray,
+        lambda a: np.repeat(a, 2, 0)[::2],
+        lambda a: a[::-1][::-1],
+        lambda a: np.ascontiguousarray(a[::-1])[::-1],
+        lambda a: a.astype(">f8"),
+        lambda a: a.astype(np.longdouble),
+        lambda a: a.tolist(),
+        lambda a: torch.tensor(a, requires_grad=True),
+    ],
+)
+def test_any_layout_gives_the_same_number(view):
+    assert ece(view(GOOD), LABELS) == pytest.approx(ece(GOOD, LABELS), abs=1e-15)
+
+
+def test_a_read_only_array_is_neither_copied_nor_complained_about():
+    probs = GOOD.copy()
+    probs.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert checks.tensor(probs, "probs").data_ptr() == probs.ctypes.data
+
+
+def test_chunking_does_not_change_a_metric(monkeypatch, draw):
+    _, probs, labels = draw(0, 500)
+    whole = ece(probs, labels), nll(probs, labels), brier(probs, labels)
+    monkeypatch.setattr(checks, "_CPU_CHUNK", 20)
+    assert (ece(probs, labels), nll(probs, labels), brier(probs, labels)) == pytest.approx(whole, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("row", "label", "says"),
+    [
+        ([np.nan, 1.0], 0, r"logits\[1\]"),
+        ([np.inf, 1.0], 0, r"logits\[1\]"),
+        ([-np.inf, -np.inf], 0, r"logits\[1\]"),
+        ([-np.inf, 1.0], 0, r"labels\[1\] points at a choice whose logit is -inf"),
+        ([0.0, 1.0], 7, r"labels\[1\] is 7"),
+    ],
+)
+def test_bad_logits_are_named(row, label, says):
+    with pytest.raises(InputError, match=says):
+        Temperature.fit(np.array([[0.0, 1.0], row]), np.array([0, label]))
+
+
+def test_soft_targets_that_point_nowhere_are_named():
+    with pytest.raises(InputError, match=r"labels\[0\] sums to 2"):
+        nll(GOOD, np.ones((3, 2)))
+    with pytest.raises(InputError, match=r"labels\[0\] points at a choice"):
+        Temperature.fit(np.array([[-np.inf, 0.0, 1.0]]), np.full((1, 3), 1 / 3))

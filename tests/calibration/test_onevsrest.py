@@ -1,0 +1,89 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import softmax
+from sklearn.isotonic import IsotonicRegression
+
+from calmix.calibration.onevsrest import pool_adjacent_violators
+from calmix.errors import InputError
+from calmix.metrics import brier, ece
+from calmix.recalibration import Histogram, Isotonic
+
+KINDS = [Isotonic, Histogram]
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 4)), min_size=1, max_size=60))
+def test_pooling_equals_scikit_learn(pairs):
+    values, weights = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
+    means, starts = pool_adjacent_violators(values, weights)
+    ours = np.repeat(means, np.diff(np.append(starts, len(values))))
+    theirs = IsotonicRegression().fit(np.arange(len(values)), values, sample_weight=weights)
+    assert ours == pytest.approx(theirs.predict(np.arange(len(values))), abs=1e-9)
+
+
+def test_pooling_many_rows_takes_no_loop_over_rows():
+    rng = np.random.default_rng(0)
+    rising = np.sort(rng.random(100_000))
+    means, _ = pool_adjacent_violators((rng.random(100_000) < rising).astype(float), np.ones(100_000))
+    assert (np.diff(means) > 0).all()
+
+
+def test_isotonic_equals_scikit_learn_class_by_class(draw):
+    logits, probs, labels = draw(0, 500)
+    new, _, _ = draw(1, 200)
+    expected = []
+    for k in range(3):
+        curve = IsotonicRegression(out_of_bounds="clip").fit(probs[:, k], labels == k)
+        expected.append(curve.predict(softmax(new, 1)[:, k]))
+    expected = np.stack(expected, 1)
+    assert Isotonic.fit(logits, labels)(new) == pytest.approx(expected / expected.sum(1, keepdims=True), abs=1e-9)
+
+
+def test_histogram_gives_the_frequency_of_the_bin():
+    p = np.array([0.1, 0.1, 0.2, 0.3, 0.6, 0.7, 0.8, 0.9])
+    labels = np.array([0, 0, 0, 1, 0, 1, 1, 1])
+    logits = np.log(np.stack([1 - p, p], 1))
+    fitted = Histogram.fit(logits, labels, bins=2)
+    assert fitted.frequencies[1] == (0.25, 0.75)
+    assert fitted(logits)[:, 1] == pytest.approx(np.repeat([0.25, 0.75], 4))
+    assert sum(len(f) for f in Histogram.fit(np.zeros((5, 2)), labels[:5]).frequencies) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_mends_a_bent_model(kind, draw):
+    logits, _, labels = draw(2, 20_000)
+    bent = np.sign(logits) * logits**2
+    new, _, new_labels = draw(3, 20_000)
+    new_bent = np.sign(new) * new**2
+    fixed, before = kind.fit(bent, labels)(new_bent), softmax(new_bent, 1)
+    assert ece(fixed, new_labels) < ece(before, new_labels) / 2
+    assert brier(fixed, new_labels) < brier(before, new_labels)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_stay_distributions_and_missing_choices_stay_missing(kind, draw):
+    logits, _, labels = draw(4, 100, classes=4)
+    logits[:, 3] = -np.inf
+    labels = labels % 3
+    fitted = kind.fit(logits, labels)
+    for new in (logits, draw(5, 50, classes=4, scale=30)[0]):
+        probs = fitted(new)
+        assert probs.sum(1) == pytest.approx(np.ones(len(new)))
+        assert (probs[np.isneginf(new)] == 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensors_json_and_wrong_input(kind, draw):
+    logits, _, labels = draw(6, 100)
+    fitted = kind.fit(torch.tensor(logits), torch.tensor(labels))
+    assert fitted == kind.fit(logits, labels)
+    assert torch.is_tensor(fitted(torch.tensor(logits)))
+    assert kind.from_json(json.loads(json.dumps(fitted.to_json()))) == fitted
+    with pytest.raises(InputError, match="fitted for 3"):
+        fitted(logits[:, :2])
+    with pytest.raises(InputError, match="integers"):
+        kind.fit(logits, softmax(logits, 1))

@@ -1,0 +1,79 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from calmix.calibration import SelectiveThreshold
+from calmix.calibration.selective import binomial_tail
+from calmix.errors import InputError
+
+
+@given(st.integers(0, 3000), st.integers(1, 3000), st.floats(0.001, 0.999))
+def test_the_binomial_tail_equals_scipy(successes, trials, probability):
+    expected = binom.cdf(successes, trials, probability)
+    assert binomial_tail(successes, trials, probability) == pytest.approx(expected, rel=1e-8, abs=1e-300)
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_the_promised_accuracy_is_missed_no_more_often_than_allowed(draw, sharpen, power):
+    _, probs, labels = draw(999, 400_000)
+    probs = sharpen(probs, power)
+    top, hit = probs.max(1), probs.argmax(1) == labels
+    missed = used = 0
+    for seed in range(200):
+        _, p, y = draw(seed, 600)
+        found = SelectiveThreshold.fit(sharpen(p, power), y, accuracy=0.85, error=0.1)
+        if found.threshold is not None:
+            used += 1
+            missed += hit[top >= found.threshold].mean() < 0.85
+    assert used > 100
+    assert missed <= 0.1 * 200
+
+
+def test_a_model_with_no_better_than_chance_confidence_is_seldom_trusted():
+    missed = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        probs, labels = rng.dirichlet([0.2, 0.2], 500), rng.integers(0, 2, 500)
+        missed += SelectiveThreshold.fit(probs, labels, accuracy=0.55, error=0.1).threshold is not None
+    assert missed <= 0.1 * 200
+
+
+def test_more_data_buys_coverage_and_a_higher_promise_costs_it(draw):
+    _, probs, labels = draw(0, 20_000)
+    few = SelectiveThreshold.fit(probs[:500], labels[:500], accuracy=0.85)
+    many = SelectiveThreshold.fit(probs, labels, accuracy=0.85)
+    strict = SelectiveThreshold.fit(probs, labels, accuracy=0.95)
+    assert few.coverage < many.coverage
+    assert strict.coverage < many.coverage
+    assert strict.threshold > many.threshold
+
+
+def test_it_accepts_the_rows_it_was_certified_for(draw):
+    _, probs, labels = draw(1, 2000)
+    found = SelectiveThreshold.fit(probs, labels, accuracy=0.8)
+    accepted = found(probs)
+    assert accepted.mean() == pytest.approx(found.coverage)
+    assert (probs.argmax(1) == labels)[accepted].mean() > 0.8
+    assert torch.equal(found(torch.tensor(probs)), torch.tensor(accepted))
+
+
+def test_when_nothing_can_be_promised_nothing_is_accepted(draw):
+    _, probs, labels = draw(2, 20)
+    found = SelectiveThreshold.fit(probs, labels, accuracy=0.999)
+    assert found.threshold is None
+    assert found.coverage == 0
+    assert not found(probs).any()
+
+
+def test_it_survives_json_and_refuses_nonsense(draw):
+    _, probs, labels = draw(3, 1000)
+    for accuracy in (0.8, 0.9999):
+        found = SelectiveThreshold.fit(probs, labels, accuracy=accuracy)
+        assert SelectiveThreshold.from_json(json.loads(json.dumps(found.to_json()))) == found
+    with pytest.raises(InputError, match="accuracy is 95"):
+        SelectiveThreshold.fit(probs, labels, accuracy=95)
