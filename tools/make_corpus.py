@@ -35,7 +35,8 @@ WORDS = range(5, 46)
 NUMBERS = {"order": (10000, 99999), "year": (2009, 2022), "code": (1001, 9899), "pin": (1001, 9899)}
 POUNDS = {"amount": (15, 120), "rate": (9, 48), "fee": (3, 18)}
 QUESTION = re.compile(
-    r"\?|^(can|how|what|whats|when|where|wheres|which|who|why|is|do|does|did|any|has|will|if|too late) |can (u|i|my) |what (now|happens)"
+    r"\?|^(can|how|what|whats|when|where|wheres|which|who|why|is|do|does|did|any|has|will|if|too late) "
+    r"|can (u|i|my) |what (now|happens)"
 )
 COLUMNS = ("id", "text", "label", "_truth", "_mislabelled", "_situation")
 
