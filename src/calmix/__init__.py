@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 from calmix._version import __version__
 
 if TYPE_CHECKING:
-    from calmix.classifier import Classifier, load
+    from calmix.models import Classifier, load
     from calmix.sklearn import TextClassifier
     from calmix.training import train
 
 # Name → module. Resolved on first use, so that `import calmix` costs no torch.
 _LAZY = {
     "train": "calmix.training",
-    "load": "calmix.classifier",
-    "Classifier": "calmix.classifier",
+    "load": "calmix.models",
+    "Classifier": "calmix.models",
     "TextClassifier": "calmix.sklearn",
 }
 

@@ -54,7 +54,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Sequence[Any] | NDArray[Any], y: Sequence[Any] | NDArray[Any]) -> Self:
         """Train on texts, or pairs of texts, and their labels."""
-        from calmix.classifier import load
+        from calmix.models import load
         from calmix.training import train
 
         self.classes_, positions = np.unique(np.asarray(y), return_inverse=True)

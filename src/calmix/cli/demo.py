@@ -57,17 +57,17 @@ def _with_truth(folder: Path, metrics: dict[str, Any]) -> dict[str, Any]:
     """Return the figures of both test sets, before and after temperature, with the distance to the truth."""
     import numpy as np
 
+    from calmix.calibration import Temperature
     from calmix.data import read_examples, read_table
     from calmix.data.corpus import corpus_path, truth
     from calmix.metrics import truth_distance
-    from calmix.training import softmax
 
     found: dict[str, Any] = {}
     for name, split in (("test", "test"), ("ood-colloquial", "ood")):
         true = truth(read_examples(corpus_path(split)))
         logits = np.array(read_table(folder / f"predictions-{name}.parquet")["logits"].to_pylist())
         for stage, temperature in (("before", 1.0), ("after", metrics["temperature"])):
-            distance = truth_distance(softmax(logits, temperature), true)
+            distance = truth_distance(Temperature(temperature)(logits), true)
             found.setdefault(name, {})[stage] = {**metrics["splits"][name][stage], "truth_distance": distance}
     return found
 

@@ -2,12 +2,14 @@
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from calmix._version import __version__
+from calmix.cli.calibrate import calibrate
 from calmix.cli.demo import demo
+from calmix.cli.evaluate import evaluate
 from calmix.cli.predict import predict
 from calmix.cli.recipes import recipes
 from calmix.cli.train import train
@@ -26,6 +28,8 @@ app = typer.Typer(
 )
 app.command()(train)
 app.command()(predict)
+app.command()(evaluate)
+app.command()(calibrate)
 app.command()(recipes)
 app.command()(demo)
 
@@ -46,8 +50,8 @@ def _root(
 
 
 # Typer carries its own copy of click in newer releases: what both versions share is found through a subclass.
-_UsageError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "UsageError")
-_ClickError = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+_UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "UsageError")
+_ClickError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -62,11 +66,11 @@ def main(arguments: list[str] | None = None) -> None:
     except _UsageError as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "calmix"
-        message = error.format_message()  # type: ignore[attr-defined]
+        message = error.format_message()
         _say(f"{' '.join(message.split())} (see {command} --help)")
         code = 2
     except _ClickError as error:
-        _say(error.format_message())  # type: ignore[attr-defined]
+        _say(error.format_message())
         code = 2
     except TrainingError as error:
         _say(str(error))

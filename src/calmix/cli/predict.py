@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from calmix.cli.showing import working_bar
+from calmix.errors import InputError
 
 __all__ = ["predict"]
 
@@ -17,21 +18,29 @@ def predict(
     text: Annotated[str | None, typer.Option(help="Column with the text.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.")] = None,
     choices: Annotated[str | None, typer.Option(help="Column with the choices.")] = None,
+    abstain: Annotated[
+        bool,
+        typer.Option("--abstain", help="Say which predictions to accept and which labels are possible (--guarantee)."),
+    ] = False,
     id: Annotated[str | None, typer.Option(help="Column with a unique id.")] = None,
 ) -> None:
     """Predict: id, label, confidence, and one probability per class."""
-    from calmix.classifier import load
     from calmix.data import read_examples, write_table
     from calmix.data.tables import check_writable, print_csv
-    from calmix.training import prediction_table
+    from calmix.models import load
+    from calmix.training import prediction_table, with_guarantees
 
     if out is not None:
         check_writable(out)
     examples = read_examples(file, text=text, text_b=text_b, choices=choices, id=id, labelled=False)
     classifier = load(model)
+    if abstain and classifier.beside.threshold is None:
+        raise InputError(f"{model}: has no threshold to abstain by: train or calibrate it with --guarantee")
     with working_bar("predicting", len(examples), quiet=False) as bar:
         probs = classifier.probabilities(examples, progress=bar)
     table = prediction_table(examples, probs, label_names=classifier.label_names)
+    if abstain:
+        table = with_guarantees(table, probs, classifier)
     if out is None:
         print_csv(table)
     else:

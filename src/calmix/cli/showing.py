@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from calmix.training import Progress
 
-__all__ = ["figures_table", "note", "print_json", "training_bar", "working_bar"]
+__all__ = ["figures_table", "guarantee_lines", "interval_table", "note", "print_json", "training_bar", "working_bar"]
 
 
 def print_json(value: Any) -> None:
@@ -29,7 +29,7 @@ def figures_table(splits: Mapping[str, Mapping[str, Mapping[str, float]]]) -> No
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("data")
-    for name in ("rows", "accuracy", "ECE", "→ scaled", "OE", "→ scaled", "NLL", "→ scaled"):
+    for name in ("rows", "accuracy", "ECE", "scaled", "OE", "scaled", "NLL", "scaled"):
         table.add_column(name, justify="right")
     for name, figures in splits.items():
         before, after = figures["before"], figures["after"]
@@ -41,20 +41,65 @@ def figures_table(splits: Mapping[str, Mapping[str, Mapping[str, float]]]) -> No
     Console(highlight=False).print(table)
 
 
+def interval_table(figures: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print the figures of each data set with their 95 % intervals, and of each group without."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("data", overflow="fold")
+    for name in ("rows", "accuracy", "ECE", "debiased", "OE", "NLL"):
+        table.add_column(name, justify="right")
+    for name, found in figures.items():
+        ranges = found["intervals"]
+        cells = {key: f"{found[key]:.1%}" for key in ("accuracy", "ece", "oe")} | {"nll": f"{found['nll']:.3f}"}
+        for key in cells:
+            low, high = ranges[key]
+            cells[key] += f"\n{low:.3f}–{high:.3f}" if key == "nll" else f"\n{100 * low:.1f}–{100 * high:.1f}"
+        debiased = f"{found['debiased_ece']:.1%}"
+        table.add_row(
+            Text(name), f"{found['n']:,}", cells["accuracy"], cells["ece"], debiased, cells["oe"], cells["nll"]
+        )
+        for group, inside in found.get("groups", {}).items():
+            shown = [f"{inside[key]:.1%}" for key in ("accuracy", "ece", "debiased_ece", "oe")]
+            table.add_row(Text(f"  {group}"), f"{inside['n']:,}", *shown, f"{inside['nll']:.3f}")
+    Console(highlight=False).print(table)
+
+
+def guarantee_lines(figures: Mapping[str, Any]) -> list[str]:
+    """Return what the threshold and the sets of a model promise, in words; nothing where none were asked for."""
+    if "guarantee" not in figures:
+        return []
+    threshold, sets = figures["guarantee"]["threshold"], figures["guarantee"]["sets"]
+    asked = f"{threshold['accuracy']:.0%}"
+    if threshold["threshold"] is None:
+        lines = [f"no threshold holds {asked} accuracy on this data: --abstain would accept nothing"]
+    elif threshold["threshold"] == 0:
+        lines = [f"accepting every prediction keeps accuracy at {asked} or above"]
+    else:
+        lines = [
+            f"accepting confidence ≥ {threshold['threshold']:.3f} keeps accuracy at {asked} or above "
+            f"(certain to {1 - threshold['error']:.0%}) and answers {threshold['coverage']:.0%} of the texts"
+        ]
+    return [*lines, f"prediction sets contain the true label {sets['level']:.0%} of the time"]
+
+
 @contextmanager
 def training_bar(quiet: bool) -> Iterator[Callable[["Progress"], None] | None]:
     """Yield what shows a run's progress on stderr: epoch, loss, samples per second, time left."""
     if quiet:
         yield None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich import progress as rich
 
-    bar = Progress(
-        TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:,.0f} samples/s"),
-        TimeRemainingColumn(),
+    bar = rich.Progress(
+        rich.TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+        rich.BarColumn(),
+        rich.MofNCompleteColumn(),
+        rich.TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:,.0f} samples/s"),
+        rich.TimeRemainingColumn(),
         console=_stderr(),
         transient=True,
     )

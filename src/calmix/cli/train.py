@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from calmix.cli.parsing import named_files, pairs, weights
-from calmix.cli.showing import figures_table, note, print_json, training_bar
+from calmix.cli.showing import figures_table, guarantee_lines, note, print_json, training_bar
 
 __all__ = ["train"]
 
@@ -108,6 +108,12 @@ def train(
             help="Run folder; an unfinished run there goes on. Default: runs/RECIPE-HASH.", rich_help_panel=_RUN
         ),
     ] = None,
+    guarantee: Annotated[
+        float | None,
+        typer.Option(
+            help="Accuracy to hold among accepted predictions; half of dev is kept for it.", rich_help_panel=_RUN
+        ),
+    ] = None,
     bins: Annotated[int, typer.Option(help="Bins of the calibration errors.", rich_help_panel=_RUN)] = 15,
     checkpoint_minutes: Annotated[float, typer.Option(help="Save state this often.", rich_help_panel=_RUN)] = 10.0,
     checkpoint_epochs: Annotated[
@@ -172,6 +178,7 @@ def train(
             class_weights=weighted,
             seed=seed,
             bins=bins,
+            guarantee=guarantee,
             precision=precision.value,
             gradient_checkpointing=gradient_checkpointing,
             checkpoint_minutes=checkpoint_minutes,
@@ -187,6 +194,8 @@ def train(
         _print_estimate(run.metrics)
     elif run.metrics:
         figures_table(run.metrics["splits"])
+        for line in guarantee_lines(run.metrics):
+            print(line)
         print(f"model: {run.model}")
     if push_to_hub is not None and not dry_run and run.metrics:
         note(f"uploaded to {push(run.model, push_to_hub)}")

@@ -1,6 +1,8 @@
 """Tables on disk: CSV, TSV, JSON Lines and Parquet, plain or compressed."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ from calmix.data.jsonlines import read_json, write_json_lines
 from calmix.data.origin import listed
 from calmix.errors import InputError
 
-__all__ = ["FORMATS", "format_of", "read_table", "write_table"]
+__all__ = ["FORMATS", "check_writable", "format_of", "print_csv", "read_table", "write_table"]
 
 FORMATS = {
     ".csv": "csv",
@@ -93,6 +95,23 @@ def write_table(table: pa.Table, path: str | Path) -> None:
             write_json_lines(table, sink)
         else:
             write_delimited(_flat(table), sink, _DELIMITERS[kind])
+
+
+def print_csv(table: pa.Table) -> None:
+    """Write a table to standard output as CSV, guarded as in `write_table`."""
+    write_delimited(_flat(table), sys.stdout.buffer, ",")
+    sys.stdout.flush()
+
+
+def check_writable(path: str | Path) -> None:
+    """Refuse a file name that `write_table` could not write to, before any work is done for it."""
+    format_of(path)
+    path = Path(path)
+    if path.is_dir():
+        raise InputError(f"{path}: this is a folder; give a file")
+    parent = next(folder for folder in path.absolute().parents if folder.exists())
+    if not (parent.is_dir() and os.access(parent, os.W_OK)):
+        raise InputError(f"{path}: cannot be written, since {parent} is not a folder we may write to")
 
 
 def _flat(table: pa.Table) -> pa.Table:

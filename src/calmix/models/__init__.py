@@ -1,7 +1,9 @@
 """Checkpoints in and out, and where in them the embeddings, layers and head are."""
 
 from calmix.models.anatomy import Anatomy, anatomy, head_of
-from calmix.models.encoding import Packed, encode, usable_length
+from calmix.models.beside import Beside, read_beside, write_beside
+from calmix.models.classifier import Classifier, load
+from calmix.models.encoding import Packed, counts_from_padding, encode, usable_length
 from calmix.models.folding import fold, folded_temperature
 from calmix.models.loading import (
     identity,
@@ -13,14 +15,17 @@ from calmix.models.loading import (
     save,
 )
 from calmix.models.predicting import predict_logits
-from calmix.models.sites import Edit, Site, head_input, pooled, rewriting, site_of_layer
+from calmix.models.sites import Edit, Site, head_input, last_tokens, pooled, rewriting, site_of_layer
 
 __all__ = [
     "Anatomy",
+    "Beside",
+    "Classifier",
     "Edit",
     "Packed",
     "Site",
     "anatomy",
+    "counts_from_padding",
     "encode",
     "fold",
     "folded_temperature",
@@ -29,13 +34,17 @@ __all__ = [
     "identity",
     "is_multiple_choice",
     "label_names_of",
+    "last_tokens",
+    "load",
     "load_for_training",
     "load_trained",
     "pooled",
     "predict_logits",
+    "read_beside",
     "resolve",
     "rewriting",
     "save",
     "site_of_layer",
     "usable_length",
+    "write_beside",
 ]

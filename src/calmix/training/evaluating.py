@@ -1,30 +1,73 @@
 """The figures of a set of predictions, as every command reports them."""
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from calmix.metrics import accuracy, brier, ece, macro_f1, mcc, nll, oe
+from calmix.calibration import (
+    accuracy,
+    adaptive_ece,
+    aurc,
+    bootstrap,
+    brier,
+    classwise_ece,
+    debiased_ece,
+    ece,
+    macro_f1,
+    mcc,
+    mce,
+    nll,
+    oe,
+    smooth_ece,
+)
 
-__all__ = ["measure", "softmax"]
+__all__ = ["intervals", "measure", "measure_groups"]
+
+Probs = NDArray[np.float64]
+Labels = NDArray[np.int64]
 
 
-def softmax(logits: NDArray[np.floating], temperature: float = 1.0) -> NDArray[np.float64]:
-    """Return probabilities in float64; −inf (a choice that is not there) becomes exactly 0."""
-    scaled = np.asarray(logits, dtype=np.float64) / temperature
-    scaled -= scaled.max(axis=-1, keepdims=True)
-    exp = np.exp(scaled)
-    return np.asarray(exp / exp.sum(axis=-1, keepdims=True))
+def measure(probs: Probs, labels: Labels, *, bins: int = 15) -> dict[str, float]:
+    """Return every figure of labelled predictions; calibration errors over `bins` bins."""
+    return {"n": len(labels)} | {name: metric(probs, labels) for name, metric in _metrics(bins).items()}
 
 
-def measure(probs: NDArray[np.float64], labels: NDArray[np.int64], *, bins: int = 15) -> dict[str, float]:
-    """Return accuracy, macro-F1, MCC, ECE, OE, NLL and Brier score of labelled predictions."""
+def intervals(probs: Probs, labels: Labels, *, bins: int = 15, n: int = 500, seed: int = 0) -> dict[str, list[float]]:
+    """Return the 95 % bootstrap interval [low, high] of the figures that decisions hang on."""
+    found = {}
+    for name in ("accuracy", "ece", "oe", "nll", "brier"):
+        interval = bootstrap(_metrics(bins)[name], probs, labels, n=n, generator=seed)
+        found[name] = [max(0.0, interval.low), interval.high]
+    return found
+
+
+def measure_groups(
+    probs: Probs, labels: Labels, groups: Sequence[Any], *, bins: int = 15
+) -> dict[str, dict[str, float]]:
+    """Return the figures of each group of rows, largest group first."""
+    values, positions, counts = np.unique([str(g) for g in groups], return_inverse=True, return_counts=True)
     return {
-        "n": len(labels),
-        "accuracy": accuracy(probs, labels),
-        "macro_f1": macro_f1(probs, labels),
-        "mcc": mcc(probs, labels),
-        "ece": ece(probs, labels, bins=bins),
-        "oe": oe(probs, labels, bins=bins),
-        "nll": nll(probs, labels),
-        "brier": brier(probs, labels),
+        str(values[k]): measure(probs[positions == k], labels[positions == k], bins=bins)
+        for k in np.argsort(-counts, kind="stable")
+    }
+
+
+def _metrics(bins: int) -> dict[str, Callable[[Any, Any], float]]:
+    return {
+        "accuracy": accuracy,
+        "macro_f1": macro_f1,
+        "mcc": mcc,
+        "ece": partial(ece, bins=bins),
+        "debiased_ece": partial(debiased_ece, bins=bins),
+        "smooth_ece": smooth_ece,
+        "adaptive_ece": partial(adaptive_ece, bins=bins),
+        "classwise_ece": partial(classwise_ece, bins=bins),
+        "mce": partial(mce, bins=bins),
+        "oe": partial(oe, bins=bins),
+        "nll": nll,
+        "brier": brier,
+        "aurc": aurc,
     }

@@ -16,7 +16,7 @@ from calmix._version import __version__
 from calmix.data import write_text
 from calmix.errors import InputError
 
-__all__ = ["config_hash", "file_hash", "is_finished", "locked", "open_run", "to_toml", "versions"]
+__all__ = ["claim_empty", "config_hash", "file_hash", "is_finished", "locked", "open_run", "to_toml", "versions"]
 
 _FINISHED = "metrics.json"
 
@@ -37,10 +37,7 @@ def open_run(out: Path, config: Mapping[str, Any], decided: Mapping[str, Any]) -
         if is_finished(out):
             raise InputError(f"{out}: holds this very run, finished; its figures are in {out / _FINISHED}")
         return dict(found["decided"])
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; --out must be a folder that is new or empty")
-    if out.is_dir() and any(p.name != ".lock" for p in out.iterdir()):
-        raise InputError(f"{out}: is not empty and holds no run of ours; give another --out")
+    _refuse_occupied(out)
     body = {
         "calmix": __version__,
         "hash": key,
@@ -55,6 +52,21 @@ def open_run(out: Path, config: Mapping[str, Any], decided: Mapping[str, Any]) -
 def is_finished(out: Path) -> bool:
     """Return whether the run in this folder is complete: its figures are written last."""
     return (out / _FINISHED).is_file()
+
+
+@contextmanager
+def claim_empty(out: Path) -> Iterator[None]:
+    """Hold a folder that must be new or empty while something is written to it."""
+    _refuse_occupied(out)
+    with locked(out):
+        yield
+
+
+def _refuse_occupied(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; --out must be a folder that is new or empty")
+    if out.is_dir() and any(p.name != ".lock" for p in out.iterdir()):
+        raise InputError(f"{out}: is not empty and holds no run of ours; give another --out")
 
 
 @contextmanager

@@ -56,12 +56,15 @@ _BETWEEN = {
     "warmup": (0.0, 1.0),
     "clip": (0.0, math.inf),
     "dev_fraction": (0.0, 1.0),
+    "guarantee": (0.0, 1.0),
 }
 
 
 def check_hyper(values: Mapping[str, Any]) -> None:
     """Refuse numbers that cannot be meant."""
     for name, value in values.items():
+        if value is None:
+            continue
         option = "--" + name.replace("_", "-")
         if name in _AT_LEAST and not value >= _AT_LEAST[name]:
             raise InputError(f"{option} must be at least {_AT_LEAST[name]}, not {value}")

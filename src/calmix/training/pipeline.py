@@ -15,13 +15,14 @@ from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_lis
 from numpy.typing import NDArray
 from torch import nn
 
+from calmix.calibration import Temperature
 from calmix.data import Examples, write_json, write_table, write_text
 from calmix.mixing import Recipe, choose, fill_tokens
-from calmix.models import encode, fold, identity, load_for_training, resolve, save, usable_length
-from calmix.recalibration import Temperature
+from calmix.models import Beside, encode, fold, identity, load_for_training, resolve, usable_length
 from calmix.training.batches import training_set
 from calmix.training.card import model_card
-from calmix.training.evaluating import measure, softmax
+from calmix.training.correcting import guarded, save_whole
+from calmix.training.evaluating import measure
 from calmix.training.folder import config_hash, file_hash, locked, open_run
 from calmix.training.loop import Progress, fit, predict_everywhere
 from calmix.training.optimising import Schedule, check_hyper
@@ -80,6 +81,7 @@ def train(
     class_weights: ClassWeights | None = None,
     seed: int = 0,
     bins: int = 15,
+    guarantee: float | None = None,
     precision: Precision = "auto",
     gradient_checkpointing: bool = False,
     checkpoint_minutes: float = 10.0,
@@ -121,6 +123,8 @@ def train(
         class_weights: `balanced`, or weights by label name.
         seed: decides everything random.
         bins: of the calibration errors.
+        guarantee: an accuracy to hold among accepted predictions, and the level of prediction sets. Half of the
+            dev data is then kept from choosing anything, and used to find the threshold and the sets.
         precision: of the arithmetic; `auto` is bf16 on GPUs that have it.
         gradient_checkpointing: recompute activations instead of keeping them: less memory, a third slower.
         checkpoint_minutes: save the state of the run this often.
@@ -144,9 +148,18 @@ def train(
         "patience": patience,
         "seed": seed,
     }
-    check_hyper({**hyper, "max_length": max_length, "bins": bins, "dev_fraction": dev_fraction})
+    check_hyper({**hyper, "max_length": max_length, "bins": bins, "dev_fraction": dev_fraction, "guarantee": guarantee})
     columns = {"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id, "votes": votes}
-    sets = prepare_sets(train, dev=dev, test=test, ood=ood or {}, dev_fraction=dev_fraction, seed=seed, columns=columns)
+    sets = prepare_sets(
+        train,
+        dev=dev,
+        test=test,
+        ood=ood or {},
+        guard=guarantee is not None,
+        dev_fraction=dev_fraction,
+        seed=seed,
+        columns=columns,
+    )
     if method.prepare is not None:
         sets = replace(sets, train=method.prepare(sets.train))
     weights = class_weights_of(sets.train, class_weights)
@@ -158,6 +171,7 @@ def train(
         **hyper,
         "max_length": max_length,
         "bins": bins,
+        "guarantee": guarantee,
         "class_weights": None if weights is None else weights.tolist(),
         "gradient_checkpointing": gradient_checkpointing,
         "data": {name: examples.digest() for name, examples in sets.named().items()},
@@ -235,24 +249,25 @@ def _finish(
     config: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Fit the temperature on dev, fold it, and write the model and its predictions; return the figures."""
-    temperature = Temperature.fit(logits["dev"], judged["dev"].labels).temperature
+    scaled = Temperature.fit(logits["dev"], judged["dev"].labels)
     figures: dict[str, Any] = {}
     names = judged["dev"].label_names
     for name, examples in judged.items():
-        before, after = softmax(logits[name]), softmax(logits[name], temperature)
+        raw, probs = np.asarray(Temperature(1.0)(logits[name])), np.asarray(scaled(logits[name]))
         figures[name] = {
-            "before": measure(before, examples.labels, bins=config["bins"]),
-            "after": measure(after, examples.labels, bins=config["bins"]),
+            "before": measure(raw, examples.labels, bins=config["bins"]),
+            "after": measure(probs, examples.labels, bins=config["bins"]),
         }
-        table = prediction_table(examples, after, label_names=names, logits=logits[name])
+        table = prediction_table(examples, probs, label_names=names, logits=logits[name])
         write_table(table, folder / f"predictions-{name}.parquet")
-    fold(network, temperature)
-    scratch, final = folder / ".model", folder / "model"
-    shutil.rmtree(scratch, ignore_errors=True)
-    shutil.rmtree(final, ignore_errors=True)
-    save(network, tokenizer, scratch)
-    scratch.rename(final)
-    return {"temperature": temperature, "splits": figures}
+    found: dict[str, Any] = {"temperature": scaled.temperature, "splits": figures}
+    beside = Beside()
+    if config["guarantee"] is not None:
+        beside = guarded(np.asarray(scaled(logits["guard"])), judged["guard"].labels, config["guarantee"])
+        found["guarantee"] = {key: value.to_json() for key, value in vars(beside).items() if value is not None}
+    fold(network, scaled.temperature)
+    save_whole(network, tokenizer, beside, folder / "model")
+    return found
 
 
 def _accelerator(precision: str, track: tuple[str, ...], folder: Path, config: Mapping[str, Any]) -> Accelerator:

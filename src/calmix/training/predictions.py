@@ -1,12 +1,18 @@
 """Predictions as a table: one row per example, readable by anything."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from calmix.data import Examples
+from calmix.calibration import Temperature
+from calmix.data import Examples, read_table
+from calmix.errors import InputError
+from calmix.models import Classifier
 
-__all__ = ["prediction_table"]
+__all__ = ["prediction_table", "read_predictions", "with_guarantees"]
 
 
 def prediction_table(
@@ -37,3 +43,65 @@ def prediction_table(
         widths = counts if counts is not None else np.full(len(logits), logits.shape[1])
         columns["logits"] = pa.array([row[:width] for row, width in zip(logits, widths, strict=True)])
     return pa.table(columns)
+
+
+def with_guarantees(table: pa.Table, probs: NDArray[np.float64], classifier: Classifier) -> pa.Table:
+    """Return predictions with `accepted` and `possible` (the prediction set), as far as the model knows them."""
+    names = classifier.label_names or tuple(str(i) for i in range(probs.shape[1]))
+    if classifier.beside.threshold is not None:
+        table = table.append_column("accepted", pa.array(classifier.beside.threshold(probs)))
+    if classifier.beside.sets is not None:
+        # A choice that is not there has probability 0 exactly, and is never possible.
+        inside = np.asarray(classifier.beside.sets(probs)) & (probs > 0)
+        table = table.append_column(
+            "possible", pa.array([[names[k] for k in np.flatnonzero(row)] for row in inside], pa.list_(pa.string()))
+        )
+    return table
+
+
+def read_predictions(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.int64], pa.Table]:
+    """Return the probabilities, the gold labels and the whole table of predictions made anywhere.
+
+    The columns say what they hold, nothing is guessed: `p_NAME` for each class (or a list, `probs`) are
+    probabilities, a list in `logits` is scores before softmax. `label` is a class name, or an index into the
+    list. Predictions as calmix writes them qualify.
+    """
+    table = read_table(path)
+    names = [name.removeprefix("p_") for name in table.column_names if name.startswith("p_")]
+    if "label" not in table.column_names:
+        raise InputError(f"{path}: has no column 'label' to compare with (columns: {', '.join(table.column_names)})")
+    if names:
+        rows = np.stack([_numbers(table, f"p_{name}", path) for name in names], axis=1)
+    elif "probs" in table.column_names or "logits" in table.column_names:
+        rows = _lists(table, "probs" if "probs" in table.column_names else "logits", path)
+    else:
+        raise InputError(f"{path}: needs columns p_NAME for each class, or a list in 'probs' or 'logits'")
+    if not names and "probs" not in table.column_names:
+        rows = np.asarray(Temperature(1.0)(rows))
+    names = names or [str(i) for i in range(rows.shape[1])]
+    where = {name: i for i, name in enumerate(names)}
+    labels = [str(value) for value in table["label"].to_pylist()]
+    unknown = next((i for i, value in enumerate(labels) if value not in where), None)
+    if unknown is not None:
+        raise InputError(f"{path}: row {unknown + 1}: label {labels[unknown]!r} is not among {', '.join(names)}")
+    return rows, np.array([where[value] for value in labels], dtype=np.int64), table
+
+
+def _numbers(table: pa.Table, column: str, path: str | Path) -> NDArray[np.float64]:
+    try:
+        return np.asarray(table[column].to_pylist(), dtype=np.float64)
+    except (ValueError, TypeError):
+        raise InputError(f"{path}: column {column!r} holds something that is not a number") from None
+
+
+def _lists(table: pa.Table, column: str, path: str | Path) -> NDArray[np.float64]:
+    """Return lists as rows; shorter ones (fewer choices) are filled with what means 'not there'."""
+    values = table[column].to_pylist()
+    try:
+        lists = [json.loads(v) if isinstance(v, str) else list(v) for v in values]
+        rows = np.full((len(lists), max(map(len, lists))), 0.0 if column == "probs" else -np.inf)
+        for row, numbers in zip(rows, lists, strict=True):
+            row[: len(numbers)] = numbers
+    except (ValueError, TypeError):
+        raise InputError(f"{path}: column {column!r} must hold a list of numbers in every row") from None
+    return rows

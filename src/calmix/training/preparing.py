@@ -23,13 +23,16 @@ class Sets:
 
     train: Examples
     dev: Examples
+    guard: Examples | None = None
+    """Labelled rows that choose neither epoch nor temperature: guarantees are made on them."""
     judged: dict[str, Examples] = field(default_factory=dict)
     """`test` and `ood-NAME`: looked at once, at the end."""
     notes: list[str] = field(default_factory=list)
 
     def named(self) -> dict[str, Examples]:
         """Return all sets by name."""
-        return {"train": self.train, "dev": self.dev, **self.judged}
+        guard = {} if self.guard is None else {"guard": self.guard}
+        return {"train": self.train, "dev": self.dev, **guard, **self.judged}
 
 
 def prepare_sets(
@@ -38,6 +41,7 @@ def prepare_sets(
     dev: Source | None,
     test: Source | None,
     ood: Mapping[str, Source],
+    guard: bool,
     dev_fraction: float,
     seed: int,
     columns: Mapping[str, str | None],
@@ -55,13 +59,17 @@ def prepare_sets(
         notes.append(f"dev: {len(choose)} rows split off the training set ({len(learn)} stay), stratified by label")
     else:
         choose = _read(dev, columns, like=learn)
+    kept = None
+    if guard:
+        choose, kept = split_examples(choose, dev_fraction=0.5, seed=seed)
+        notes.append(f"guard: {len(kept)} rows of the dev data kept for the guarantee ({len(choose)} stay)")
     judged = {} if test is None else {"test": _read(test, columns, like=learn)}
     judged |= {f"ood-{name}": _read(source, columns, like=learn) for name, source in ood.items()}
     notes += hygiene_lines(learn, {"dev": choose, **judged})
     missing = [names[k] for k in np.flatnonzero(np.bincount(learn.labels, minlength=len(names)) == 0)] if names else []
     if missing:
         notes.append(f"train: no row left with label {', '.join(missing)}")
-    return Sets(learn, choose, judged, notes)
+    return Sets(learn, choose, kept, judged, notes)
 
 
 def class_weights_of(examples: Examples, weights: ClassWeights | None) -> NDArray[np.float64] | None:

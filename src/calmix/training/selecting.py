@@ -5,9 +5,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from calmix.metrics import accuracy, ece, mcc, nll
-from calmix.recalibration import Temperature
-from calmix.training.evaluating import softmax
+from calmix.calibration import Temperature, accuracy, ece, mcc, nll
 
 __all__ = ["Selection", "dev_figures", "score"]
 
@@ -16,15 +14,14 @@ Selection = Literal["nll-ts", "nll", "accuracy", "mcc", "none"]
 
 def dev_figures(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> dict[str, float]:
     """Return the dev set's figures that epochs are chosen by and users like to watch."""
-    probs = softmax(logits)
-    temperature = Temperature.fit(logits, labels).temperature
+    probs, fitted = Temperature(1.0)(logits), Temperature.fit(logits, labels)
     return {
         "accuracy": accuracy(probs, labels),
         "mcc": mcc(probs, labels),
         "ece": ece(probs, labels),
         "nll": nll(probs, labels),
-        "nll-ts": nll(softmax(logits, temperature), labels),
-        "temperature": temperature,
+        "nll-ts": nll(fitted(logits), labels),
+        "temperature": fitted.temperature,
     }
 
 

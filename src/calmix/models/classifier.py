@@ -1,19 +1,23 @@
 """A trained classifier ready to use: texts in, calibrated probabilities out."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from calmix.calibration import Temperature
 from calmix.data import Examples
 from calmix.errors import InputError
-from calmix.models import encode, is_multiple_choice, label_names_of, load_trained, predict_logits, usable_length
-from calmix.training import softmax
+from calmix.models.beside import Beside, read_beside
+from calmix.models.encoding import encode, usable_length
+from calmix.models.loading import is_multiple_choice, label_names_of, load_trained
+from calmix.models.predicting import predict_logits
 
 __all__ = ["Classifier", "load"]
 
@@ -22,11 +26,12 @@ Text = str | tuple[str, str] | tuple[str, Sequence[str]]
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """A model, its tokenizer and its labels."""
+    """A model, its tokenizer, its labels, and what is kept beside it."""
 
     model: nn.Module
     tokenizer: Any
     label_names: tuple[str, ...]
+    beside: Beside = field(default_factory=Beside)
 
     @property
     def multiple_choice(self) -> bool:
@@ -47,7 +52,8 @@ class Classifier:
         self, examples: Examples, *, progress: Callable[[int], None] | None = None
     ) -> NDArray[np.float64]:
         """Return calibrated probabilities of examples [n, K]."""
-        return softmax(self.logits(examples, progress=progress))
+        recalibrate = self.beside.recalibrator or Temperature(1.0)
+        return np.asarray(recalibrate(self.logits(examples, progress=progress)))
 
     def predict_proba(self, texts: Sequence[Text]) -> NDArray[np.float64]:
         """Return a probability per class for each text, pair (a, b), or (text, choices)."""
@@ -60,9 +66,7 @@ class Classifier:
 
 
 def load(folder: str | Path) -> Classifier:
-    """Return the classifier in a checkpoint or run folder, on the GPU if there is one."""
-    import torch
-
+    """Return the classifier in a checkpoint or run folder (or by hub name), on the GPU if there is one."""
     path = Path(folder)
     if (path / "run.toml").is_file():
         if not (path / "model").is_dir():
@@ -70,7 +74,7 @@ def load(folder: str | Path) -> Classifier:
         path = path / "model"
     model, tokenizer = load_trained(path if path.is_dir() else str(folder))
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return Classifier(model, tokenizer, label_names_of(model))
+    return Classifier(model, tokenizer, label_names_of(model), read_beside(path))
 
 
 def _examples(texts: Sequence[Text]) -> Examples:

@@ -1,0 +1,71 @@
+"""`calmix calibrate`: correct the confidence of a trained model for good."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calmix.cli.showing import figures_table, guarantee_lines, note, print_json, working_bar
+
+__all__ = ["calibrate"]
+
+
+class _Method(StrEnum):
+    temperature = "temperature"
+    vector = "vector"
+    isotonic = "isotonic"
+    histogram = "histogram"
+
+
+def calibrate(
+    model: Annotated[str, typer.Argument(help="Run folder or checkpoint: ours or any transformers classifier.")],
+    dev: Annotated[str, typer.Argument(help="Labelled file the model has not been trained on.")],
+    out: Annotated[Path, typer.Option(help="Folder for the calibrated copy.")],
+    method: Annotated[
+        _Method, typer.Option(help="A temperature goes into the weights; others need calmix to be applied.")
+    ] = _Method.temperature,
+    guarantee: Annotated[
+        float | None,
+        typer.Option(help="Accuracy to hold among accepted predictions: half of DEV is kept to find the threshold."),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Column with the text.")] = None,
+    text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.")] = None,
+    choices: Annotated[str | None, typer.Option(help="Column with the choices.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
+    bins: Annotated[int, typer.Option(help="Bins of the calibration errors.", min=1)] = 15,
+    seed: Annotated[int, typer.Option(help="Decides how DEV is halved.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON on stdout, nothing else there.")] = False,
+) -> None:
+    """Fit a recalibrator on labelled data and write a calibrated copy of the model.
+
+    Example: `calmix calibrate run new-data.csv --guarantee 0.95 --out run-2`
+    """
+    from calmix.data import read_examples
+    from calmix.models import load
+    from calmix.training import calibrate as correct
+
+    classifier = load(model)
+    examples = read_examples(
+        dev, label_names=classifier.label_names or None, text=text, text_b=text_b, choices=choices, label=label
+    )
+    with working_bar("predicting", len(examples), quiet=as_json) as bar:
+        figures = correct(
+            classifier,
+            examples,
+            out=out,
+            method=method.value,
+            guarantee=guarantee,
+            bins=bins,
+            seed=seed,
+            progress=bar,
+        )
+    if as_json:
+        print_json({"folder": str(out), **figures})
+        return
+    figures_table(figures["splits"])
+    for line in guarantee_lines(figures):
+        print(line)
+    if method is not _Method.temperature:
+        note(f"{method.value} cannot go into the weights: it is in {out / 'calmix.json'}, and only calmix applies it")
+    print(f"model: {out}")

@@ -1,0 +1,48 @@
+"""What travels beside a checkpoint because weights cannot hold it: `calmix.json`."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calmix.calibration import ConformalSets, Recalibrator, SelectiveThreshold, from_json
+from calmix.data import write_json
+from calmix.errors import InputError
+
+__all__ = ["Beside", "read_beside", "write_beside"]
+
+_NAME = "calmix.json"
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A recalibrator that is no mere temperature, a threshold to answer above, and prediction sets."""
+
+    recalibrator: Recalibrator | None = None
+    threshold: SelectiveThreshold | None = None
+    sets: ConformalSets | None = None
+
+
+def write_beside(folder: Path, beside: Beside) -> None:
+    """Write what there is; a folder without any of it has no file."""
+    state = {name: value.to_json() for name, value in vars(beside).items() if value is not None}
+    if state:
+        write_json(folder / _NAME, state)
+    else:
+        (folder / _NAME).unlink(missing_ok=True)
+
+
+def read_beside(folder: Path) -> Beside:
+    """Return what is beside a checkpoint; nothing, for one that calmix did not touch."""
+    file = folder / _NAME
+    if not file.is_file():
+        return Beside()
+    try:
+        state: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return Beside(
+            recalibrator=from_json(state["recalibrator"]) if "recalibrator" in state else None,
+            threshold=SelectiveThreshold.from_json(state["threshold"]) if "threshold" in state else None,
+            sets=ConformalSets.from_json(state["sets"]) if "sets" in state else None,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{file}: is damaged ({error}); calibrate the model again") from None

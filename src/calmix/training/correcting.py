@@ -1,0 +1,99 @@
+"""Correcting the confidence of a model that is already trained, on new labelled data."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from calmix.calibration import (
+    ConformalSets,
+    Histogram,
+    Isotonic,
+    Recalibrator,
+    SelectiveThreshold,
+    Temperature,
+    VectorScaling,
+)
+from calmix.data import Examples, split_examples
+from calmix.models import Beside, Classifier, fold, save, write_beside
+from calmix.training.evaluating import measure
+from calmix.training.folder import claim_empty
+
+__all__ = ["Method", "calibrate", "guarded", "save_whole"]
+
+Method = Literal["temperature", "vector", "isotonic", "histogram"]
+_KINDS: dict[Method, Callable[..., Recalibrator]] = {
+    "temperature": Temperature.fit,
+    "vector": VectorScaling.fit,
+    "isotonic": Isotonic.fit,
+    "histogram": Histogram.fit,
+}
+
+
+def calibrate(
+    classifier: Classifier,
+    examples: Examples,
+    *,
+    out: Path,
+    method: Method = "temperature",
+    guarantee: float | None = None,
+    bins: int = 15,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+) -> dict[str, Any]:
+    """Write a calibrated copy of a classifier to `out` and return its figures, before and after.
+
+    A temperature goes into the weights; any other recalibrator is kept beside them, replaces one that was
+    there, and is applied by `calmix.load`. With `guarantee`, half of the examples fit the recalibrator and the
+    other half the threshold and the prediction sets; what was guaranteed before is void and dropped.
+    """
+    with claim_empty(out):
+        logits = classifier.logits(examples, progress=progress)
+        rows: dict[str, NDArray[np.int64]] = {"fit": np.arange(len(examples))}
+        if guarantee is not None:
+            numbered = examples.take(rows["fit"])
+            first, second = split_examples(numbered, dev_fraction=0.5, seed=seed)
+            where = {id_: i for i, id_ in enumerate(examples.ids)}
+            rows = {"fit": np.array([where[i] for i in first.ids]), "guard": np.array([where[i] for i in second.ids])}
+        fitted = _KINDS[method](logits[rows["fit"]], examples.labels[rows["fit"]])
+        before = classifier.beside.recalibrator or Temperature(1.0)
+        figures: dict[str, Any] = {"method": method, "splits": {}}
+        for name, chosen in rows.items():
+            labels = examples.labels[chosen]
+            figures["splits"][name] = {
+                "before": measure(np.asarray(before(logits[chosen])), labels, bins=bins),
+                "after": measure(np.asarray(fitted(logits[chosen])), labels, bins=bins),
+            }
+        beside = Beside()
+        if guarantee is not None:
+            beside = guarded(np.asarray(fitted(logits[rows["guard"]])), examples.labels[rows["guard"]], guarantee)
+            figures["guarantee"] = {key: value.to_json() for key, value in vars(beside).items() if value is not None}
+        if isinstance(fitted, Temperature):
+            fold(classifier.model, fitted.temperature)
+            figures["temperature"] = fitted.temperature
+        else:
+            beside = Beside(fitted, beside.threshold, beside.sets)
+        save_whole(classifier.model, classifier.tokenizer, beside, out)
+    return figures
+
+
+def guarded(probs: NDArray[np.float64], labels: NDArray[np.int64], accuracy: float) -> Beside:
+    """Return the threshold and the sets that hold `accuracy`, from rows that chose nothing else."""
+    return Beside(
+        threshold=SelectiveThreshold.fit(probs, labels, accuracy=accuracy),
+        sets=ConformalSets.fit(probs, labels, level=accuracy),
+    )
+
+
+def save_whole(model: nn.Module, tokenizer: Any, beside: Beside, folder: Path) -> None:
+    """Write a checkpoint and what is beside it under a name of its own, then rename: complete or absent."""
+    scratch = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(scratch, ignore_errors=True)
+    save(model, tokenizer, scratch)
+    write_beside(scratch, beside)
+    shutil.rmtree(folder, ignore_errors=True)
+    scratch.rename(folder)
