@@ -4,11 +4,13 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import math
+import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, UnionType
 from typing import Any, Literal
 
 from calmix.errors import InputError
@@ -41,20 +43,33 @@ def choose(name: str, options: Mapping[str, Any] | None = None) -> Recipe:
             hint = f"; did you mean {close[0]}?" if close else ""
             raise InputError(f"recipe {name} has no option {key!r} (it has: {', '.join(known) or 'none'}){hint}")
         values[key] = _read(name, known[key], value)
-    recipe = maker(**values)
+    needed = [option.name for option in known.values() if option.default is inspect.Parameter.empty]
+    if lacking := [key for key in needed if key not in values]:
+        raise InputError(f"recipe {name} needs a value for {', '.join(lacking)}")
+    try:
+        recipe = maker(**values)
+    except InputError as error:
+        raise InputError(f"recipe {name}: {error}") from None
     if not isinstance(recipe, Recipe):
         raise InputError(f"{name} returned {type(recipe).__name__}, not a calmix.recipes.Recipe")
     return recipe
 
 
 def options_of(maker: Callable[..., Recipe]) -> list[Option]:
-    """Return a recipe function's keyword options with the help its docstring gives them."""
+    """Return a recipe function's options with the help its docstring gives them.
+
+    An option without a type hint takes what its default is; one without a default either, text.
+    """
     hints = typing.get_type_hints(maker)
     helps = _argument_helps(inspect.getdoc(maker) or "")
-    return [
-        Option(p.name, hints.get(p.name, str), p.default, helps.get(p.name, ""))
-        for p in inspect.signature(maker).parameters.values()
-    ]
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    options = []
+    for parameter in inspect.signature(maker).parameters.values():
+        if parameter.kind in named:
+            untyped = str if parameter.default in (None, inspect.Parameter.empty) else type(parameter.default)
+            kind = hints.get(parameter.name, untyped)
+            options.append(Option(parameter.name, kind, parameter.default, helps.get(parameter.name, "")))
+    return options
 
 
 def describe(maker: Callable[..., Recipe]) -> tuple[str, str]:
@@ -94,38 +109,61 @@ def _module(place: str) -> ModuleType:
             return importlib.import_module(place)
         if not Path(place).is_file():
             raise InputError(f"{place}: no such file, to take a recipe from")
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        # A name nothing else can have: a file called random.py must not stand in for the library's.
+        name = f"calmix_recipe_{Path(place).stem}"
+        spec = importlib.util.spec_from_file_location(name, place)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses look their module up
         spec.loader.exec_module(module)
-    except (ImportError, SyntaxError) as error:
-        raise InputError(f"{place}: cannot be imported to take a recipe from ({error})") from None
+    except InputError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"{place}: cannot be imported to take a recipe from ({reason})") from error
     return module
 
 
 def _read(recipe: str, option: Option, value: Any) -> Any:
     """Return a value as the option's type; the message of a refusal says what would be accepted."""
-    kind, wants = option.kind, ""
     try:
-        if typing.get_origin(kind) is Literal:
-            choices = typing.get_args(kind)
-            wants = f"one of {', '.join(map(str, choices))}"
-            if value not in choices:
-                raise ValueError
-            return value
-        if kind is bool:
-            wants = "true or false"
-            return {"true": True, "false": False}[str(value).lower()]
-        if typing.get_origin(kind) is tuple:
-            wants = "whole numbers, as in 0,2,4"
-            parts = value.split(",") if isinstance(value, str) else list(value)
-            return tuple(int(part) for part in parts if str(part).strip())
-        wants = {float: "a number", int: "a whole number"}.get(kind, "text")
-        number = kind(value)
-        if kind is float and not (0 <= number < float("inf")):
-            wants = "a finite number, 0 or above"
-            raise ValueError
-        return number
-    except (ValueError, KeyError, TypeError):
+        return _converted(option.kind, value)
+    except (ValueError, KeyError, TypeError, OverflowError):
+        wants = _wanted(option.kind)
         raise InputError(f"recipe {recipe}: {option.name} takes {wants}, not {value!r}") from None
+
+
+def _converted(kind: Any, value: Any) -> Any:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return {str(choice): choice for choice in inner}[str(value)]
+    if origin in (typing.Union, UnionType):
+        if type(None) in inner and str(value).lower() == "none":
+            return None
+        return _converted(_first_of(inner), value)
+    if origin is tuple:
+        parts = value.split(",") if isinstance(value, str) else list(value)
+        return tuple(_converted(inner[0], part) for part in parts if str(part).strip())
+    if kind is bool:
+        return {"true": True, "false": False}[str(value).lower()]
+    if kind in (int, float) and (isinstance(value, bool) or kind(value) != float(value)):
+        raise ValueError
+    if kind is float and not math.isfinite(float(value)):
+        raise ValueError
+    return kind(value)
+
+
+def _wanted(kind: Any) -> str:
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, inner))}"
+    if origin in (typing.Union, UnionType):
+        return _wanted(_first_of(inner)) + (" or none" if type(None) in inner else "")
+    if origin is tuple:
+        return "numbers, as in 0.1,0.5" if inner[0] is float else "whole numbers, as in 0,2,4"
+    return {bool: "true or false", float: "a finite number", int: "a whole number"}.get(kind, "text")
+
+
+def _first_of(kinds: tuple[Any, ...]) -> Any:
+    return next(kind for kind in kinds if kind is not type(None))

@@ -8,7 +8,7 @@ from torch import Tensor
 from calmix.errors import InputError
 from calmix.mixing.step import Step
 from calmix.mixing.targets import mix
-from calmix.models import Site, rewriting, site_of_layer
+from calmix.models import Site, counts_from_padding, last_tokens, rewriting, site_of_layer
 
 __all__ = ["Level", "Mask", "Padding", "mixed_logits"]
 
@@ -36,51 +36,85 @@ def mixed_logits(
     The head is linear, so mixing what it reads is mixing the clean logits: no second forward. At token level
     (Zhang & Vaidya 2021) one text is longer than the other. `padding` says what the shorter one is filled with
     up to the longer one's end: separators, the padding token, an unused token, or nothing (`none`: the longer
-    one's tail stays as it is). `max` fills every text with separators to the width of the batch.
+    one's tail stays as it is). `max` fills every text with separators to the width of the batch. What is filled
+    in continues the positions, and is in the segment, of the longer text. A forward has one attention mask: with
+    `union`, the layers below a hidden level also see what was filled in, the padding token in the case of `none`.
     """
     if level == "head":
         return mix(step.logits, partner, weight)
+    flat_partner, flat_weight = _per_sequence(step, partner, weight)
+
+    def mixed(tensor: Tensor) -> Tensor:
+        return mix(tensor, flat_partner, flat_weight)
+
     if level == "inner":
         if step.anatomy.inner is None:
             raise InputError("this model has no dense layer before its head: mix at the head instead")
-        site, inputs, real = Site(step.anatomy.inner, "input"), step.inputs, None
-    else:
-        site = site_of_layer(step.anatomy, level)
-        inputs, real = _paired_inputs(step, partner, padding=padding, mask=mask)
+        with rewriting(step.model, Site(step.anatomy.inner, "input"), mixed):
+            return step.forward(step.inputs)
 
-    flat_partner, flat_weight = _per_sequence(step, partner, weight)
-    if real is not None:
-        flat_real = real.flatten(0, -2)
+    own = step.inputs["attention_mask"].bool()
+    theirs = own[partner]
 
-    def edit(tensor: Tensor) -> Tensor:
-        mixed = mix(tensor, flat_partner, flat_weight)
-        if real is None:
-            return mixed
-        both = (flat_real & flat_real[flat_partner])[..., None]
-        alone = torch.where(flat_real[..., None], tensor, tensor[flat_partner])
-        return torch.where(both, mixed, alone)
+    def mixed_or_alone(tensor: Tensor) -> Tensor:
+        mine, other = own.flatten(0, -2)[..., None], theirs.flatten(0, -2)[..., None]
+        return torch.where(mine & other, mixed(tensor), torch.where(mine, tensor, tensor[flat_partner]))
 
-    with rewriting(step.model, site, edit):
+    site = site_of_layer(step.anatomy, level)
+    inputs = _paired_inputs(step, partner, own, theirs, padding=padding, mask=mask)
+    ends = _ends(step, partner, padding=padding, mask=mask)
+    with (
+        rewriting(step.model, site, mixed_or_alone if padding == "none" else mixed),
+        rewriting(step.model, Site(step.anatomy.head), lambda scores: _read_at(scores, ends)),
+    ):
         return step.forward(inputs)
 
 
 def _paired_inputs(
-    step: Step, partner: Tensor, *, padding: Padding, mask: Mask
-) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Return the inputs with each text filled up to its pair's length, and where real tokens are if unfilled."""
-    ids, own = step.inputs["input_ids"], step.inputs["attention_mask"].bool()
-    union = own | own[partner]
-    if padding == "max":
-        union = torch.ones_like(own)
-    attended = {"own": own, "partner": own[partner], "union": union}[mask]
+    step: Step, partner: Tensor, own: Tensor, theirs: Tensor, *, padding: Padding, mask: Mask
+) -> dict[str, Tensor]:
+    """Return the inputs with each text filled up to the end of its pair."""
+    filled = torch.ones_like(own) if padding == "max" else own | theirs
+    attended = {"own": own, "partner": theirs, "union": filled}[mask]
     inputs = {**step.inputs, "attention_mask": attended.to(step.inputs["attention_mask"].dtype)}
-    if padding == "none":
-        return inputs, own
-    token = "sep" if padding == "max" else padding
-    if token not in step.fill:
-        raise InputError(f"this tokenizer has no {token!r} token to pad pairs with: choose another padding")
-    inputs["input_ids"] = torch.where(union & ~own, step.fill[token], ids)
-    return inputs, None
+    if "token_type_ids" in inputs:
+        # The shorter text goes on in the longer one's segment.
+        inputs["token_type_ids"] = torch.where(
+            theirs & ~own, inputs["token_type_ids"][partner], inputs["token_type_ids"]
+        )
+    if counts_from_padding(step.model.config):
+        # Left alone, such a model would give all that was filled in the position of padding.
+        before_first = step.model.get_submodule(step.anatomy.embeddings).padding_idx
+        inputs["position_ids"] = filled.cumsum(-1) * filled + before_first  # type: ignore[operator]
+    if padding != "none":
+        token = "sep" if padding == "max" else padding
+        if token not in step.fill:
+            raise InputError(f"this tokenizer has no {token!r} token to pad pairs with: choose another padding")
+        inputs["input_ids"] = torch.where(filled & ~own, step.fill[token], inputs["input_ids"])
+    return inputs
+
+
+def _ends(step: Step, partner: Tensor, *, padding: Padding, mask: Mask) -> Tensor:
+    """Return where each mixed text ends: at the last token that is attended to."""
+    ids = step.inputs["input_ids"]
+    own = last_tokens(ids, step.model.config.pad_token_id)  # type: ignore[union-attr, arg-type]
+    if mask == "own":
+        return own
+    if mask == "partner":
+        return own[partner]
+    return torch.full_like(own, ids.shape[-1] - 1) if padding == "max" else torch.maximum(own, own[partner])
+
+
+def _read_at(scores: Tensor, ends: Tensor) -> Tensor:
+    """Return the head's scores with those at the end of each text in every place.
+
+    A decoder classifier scores every token and then picks the last one that is not padding by its id. A mixed
+    text ends elsewhere; with the same scores everywhere, any pick is right. Other heads have one score a text.
+    """
+    if scores.dim() == 2:
+        return scores
+    picked = scores[torch.arange(len(ends), device=ends.device), ends]
+    return picked[:, None].expand_as(scores)
 
 
 def _per_sequence(step: Step, partner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

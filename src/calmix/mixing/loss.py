@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calmix.errors import InputError
 from calmix.mixing.recipes import Recipe
 from calmix.mixing.step import Step, fill_tokens
 
@@ -23,12 +24,14 @@ def batch_loss(
     """Return the mean loss of a batch under a recipe, ready for `backward()`.
 
     `batch` is what a transformers model is called with, `labels` included: class indices [rows], or
-    distributions [rows, classes]. `model` may be wrapped (accelerate, DistributedDataParallel).
+    distributions [rows, classes]. `model` may be wrapped (accelerate, DistributedDataParallel). A compiled model
+    runs uncompiled: what is edited inside it would be left out without any error.
     """
-    bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    model, bare = _unwrapped(model)
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     labels = batch["labels"]
     ids = inputs["input_ids"]
+    inputs.setdefault("attention_mask", torch.ones_like(ids))
     if labels.dim() == 1:
         classes = ids.shape[1] if ids.dim() == 3 else int(bare.config.num_labels)  # type: ignore[union-attr, arg-type]
         labels = nn.functional.one_hot(labels, classes)
@@ -46,3 +49,14 @@ def batch_loss(
         variant=variant,
     )
     return recipe.loss(step).mean()
+
+
+def _unwrapped(model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """Return the model as it is to be called, and the transformers model inside it."""
+    model = getattr(model, "_orig_mod", model)
+    if isinstance(model, nn.DataParallel):
+        raise InputError("DataParallel splits a batch after its pairs were made: use DistributedDataParallel")
+    bare = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+    if hasattr(bare, "_orig_mod"):
+        raise InputError("this model was compiled before it was wrapped: wrap it first, or do not compile it")
+    return model, bare

@@ -23,10 +23,13 @@ def on_manifold(*, pairing: Pairing, size: float, share: float, smoothing: float
         partner = pairing(step)
         with torch.enable_grad():
             delta, features, _ = _probe(step)
-            rows = features.view(len(step), -1)
+            rows = features.reshape(len(step), -1)
             away = 1 - torch.cosine_similarity(rows, rows.detach()[partner], dim=-1)
             (gradient,) = torch.autograd.grad(away.sum(), delta)
-        logits = _moved(step, -size * _unit(gradient))
+        # Nobody moves towards himself: rounding alone would choose the direction.
+        elsewhere = (partner != torch.arange(len(step), device=step.device)).to(gradient.dtype)
+        per_sequence = elsewhere.repeat_interleave(len(gradient) // len(step)).view(-1, 1, 1)
+        logits = _moved(step, -size * per_sequence * _unit(gradient))
         weight = torch.full((len(step),), 1 - share, device=step.device)
         targets = mix(smooth(step.targets, smoothing), partner, weight)
         return cross_entropy(logits, targets, step.class_weights)

@@ -49,9 +49,11 @@ def translate_and_back(
     texts: Sequence[str], *, there: str, back: str, temperature: float, seed: int, batch_size: int = 32
 ) -> list[str | None]:
     """Return each text after two sampled translations, by sequence-to-sequence models from folders or the hub."""
-    torch.manual_seed(seed)
-    once = _translate(list(texts), there, temperature=temperature, batch_size=batch_size)
-    twice = _translate(once, back, temperature=temperature, batch_size=batch_size)
+    # Generation takes no generator: the global state is borrowed and given back.
+    with torch.random.fork_rng(range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        once = _translate(list(texts), there, temperature=temperature, batch_size=batch_size)
+        twice = _translate(once, back, temperature=temperature, batch_size=batch_size)
     return [text or None for text in twice]
 
 
@@ -65,12 +67,22 @@ def _translate(texts: list[str], name: str, *, temperature: float, batch_size: i
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{name}: is not a translation model that can be loaded ({reason})") from None
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    longest = min(tokenizer.model_max_length, _positions(model))
     done: list[str] = []
     with torch.inference_mode():
         for start in range(0, len(texts), batch_size):
-            batch = tokenizer(texts[start : start + batch_size], return_tensors="pt", padding=True, truncation=True).to(
-                model.device
+            part = texts[start : start + batch_size]
+            batch = tokenizer(part, return_tensors="pt", padding=True, truncation=True, max_length=longest)
+            batch = batch.to(model.device)
+            # Without a limit of its own, transformers stops after 20 tokens.
+            most = min(2 * batch["input_ids"].shape[1] + 16, _positions(model) - 1)
+            tokens = model.generate(
+                **batch, do_sample=True, temperature=temperature, num_beams=1, max_new_tokens=most, max_length=None
             )
-            tokens = model.generate(**batch, do_sample=True, temperature=temperature, num_beams=1)
             done += tokenizer.batch_decode(tokens, skip_special_tokens=True)
     return [text.strip() for text in done]
+
+
+def _positions(model: Any) -> int:
+    """Return how many tokens a model can read or write; 512 where its config does not say."""
+    return int(getattr(model.config, "max_position_embeddings", None) or 512)

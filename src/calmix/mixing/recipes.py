@@ -9,6 +9,7 @@ from torch import nn
 from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.mixing import manifold, paraphrasing, terms
+from calmix.mixing.checking import check_positive, check_range
 from calmix.mixing.levels import Level, Mask, Padding
 from calmix.mixing.pairing import reversed_batch, shuffled
 from calmix.mixing.sampling import Sampling, uniform
@@ -78,6 +79,7 @@ def erl(*, beta: float = 0.1, smoothing: float = 0.0) -> Recipe:
         beta: weight of the entropy.
         smoothing: label smoothing σ.
     """
+    check_range("beta", beta)
     return Recipe(terms.total((1.0, terms.clean(smoothing=smoothing)), (beta, terms.negative_entropy())))
 
 
@@ -125,8 +127,7 @@ def manifold_mixup(
         smoothing: label smoothing σ.
     """
 
-    def drawn_from(model: nn.Module) -> tuple[int, ...]:
-        depth = len(anatomy(model).layers)
+    def drawn_from(depth: int) -> tuple[int, ...]:
         chosen = layers or tuple(range(depth + 2))
         bad = [layer for layer in chosen if not 0 <= layer <= depth + 1]
         if bad:
@@ -134,11 +135,12 @@ def manifold_mixup(
         return chosen
 
     def level(step: Step) -> Level:
-        layer = drawn_from(step.model)[step.variant]
-        return "head" if layer == len(step.anatomy.layers) + 1 else layer
+        depth = len(step.anatomy.layers)
+        layer = drawn_from(depth)[step.variant]
+        return "head" if layer == depth + 1 else layer
 
     term = terms.mixed(level, alpha=alpha, per_sample=per_sample, padding=padding, mask=mask, smoothing=smoothing)
-    return Recipe(term, variants=lambda model: len(drawn_from(model)))
+    return Recipe(term, variants=lambda model: len(drawn_from(len(anatomy(model).layers))))
 
 
 def cls_mixup(
@@ -212,6 +214,9 @@ def on_off_manifold(
         pairs: the batch back to front, or in random order.
         smoothing: label smoothing σ.
     """
+    check_range("on_size", on_size)
+    check_range("off_size", off_size)
+    check_range("share", share, high=1)
     pairing = reversed_batch if pairs == "reversed" else shuffled
     return Recipe(
         terms.total(
@@ -245,6 +250,7 @@ def back_translation(
     """
     if bool(there) != bool(back):
         raise InputError("back-translation needs both models, `there` and `back`, or neither")
+    check_positive("temperature", temperature)
 
     def prepare(examples: Examples) -> Examples:
         if there:

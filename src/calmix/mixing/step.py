@@ -76,11 +76,11 @@ def fill_tokens(tokenizer: Any) -> dict[str, int]:
     A tokenizer without a separator lends its end-of-sequence token; `unused` is there if the vocabulary has
     one of the reserved names.
     """
-    fill = {"pad": tokenizer.pad_token_id}
+    fill = {} if tokenizer.pad_token_id is None else {"pad": tokenizer.pad_token_id}
     separator = tokenizer.sep_token_id if tokenizer.sep_token_id is not None else tokenizer.eos_token_id
     if separator is not None:
         fill["sep"] = separator
-    for name in ("[unused0]", "<unused0>", "[unused1]", "<|reserved_special_token_0|>"):
+    for name in ("[unused0]", "<unused0>", "[unused1]", "madeupword0000", "<|reserved_special_token_0|>"):
         token = tokenizer.convert_tokens_to_ids(name)
         if token is not None and token != tokenizer.unk_token_id:
             fill["unused"] = token

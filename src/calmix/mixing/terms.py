@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from calmix.mixing.checking import check_range
 from calmix.mixing.levels import Level, Mask, Padding, mixed_logits
 from calmix.mixing.pairing import Pairing, shuffled
 from calmix.mixing.step import Step
@@ -18,6 +19,7 @@ Term = Callable[[Step], Tensor]
 
 def clean(*, smoothing: float = 0.0) -> Term:
     """Return cross-entropy on the unmixed batch."""
+    check_range("smoothing", smoothing, high=1)
 
     def term(step: Step) -> Tensor:
         return cross_entropy(step.logits, smooth(step.targets, smoothing), step.class_weights)
@@ -37,6 +39,8 @@ def mixed(
     mask: Mask = "union",
 ) -> Term:
     """Return cross-entropy of mixed samples to their mixed labels (`hard`: to the nearer sample's label)."""
+    check_range("alpha", alpha)
+    check_range("smoothing", smoothing, high=1)
 
     def term(step: Step) -> Tensor:
         partner = pairing(step)

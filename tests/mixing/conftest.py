@@ -1,0 +1,50 @@
+"""A batch on its way through a tiny model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tiny
+import torch
+
+from calmix.mixing import Step, fill_tokens
+from calmix.models import encode, load_trained
+
+MakeStep = Callable[..., Step]
+
+
+@pytest.fixture
+def make_step(checkpoint: Any) -> MakeStep:
+    """Return `make_step(architecture, kind=…, rows=…)`: uneven texts in a model in training mode, dropout at 0."""
+
+    def make(
+        architecture: str = "bert", *, kind: str = "text", rows: int = 5, seed: int = 0, width: int | None = None
+    ) -> Step:
+        choices = 3 if kind == "choices" else None
+        model, tokenizer = load_trained(checkpoint(architecture, choices=kind == "choices"))
+        examples = tiny.examples(rows, kind=kind, counts=(3,), seed=seed)
+        packed = encode(examples, tokenizer, max_length=tiny.POSITIONS)
+        every = torch.arange(rows)
+        return Step(
+            model=tiny.without_dropout(model).train(),
+            inputs=packed.batch(every, width=width or packed.width(every.numpy()), choices=choices),
+            targets=torch.nn.functional.one_hot(torch.from_numpy(examples.labels), 3).float(),
+            generator=torch.Generator().manual_seed(seed),
+            fill=fill_tokens(tokenizer),
+        )
+
+    return make
+
+
+@pytest.fixture
+def gradients_of() -> Callable[[Step, torch.Tensor], dict[str, torch.Tensor]]:
+    """Return `gradients_of(step, loss)`: the gradient of every parameter by name, zeros where there is none."""
+
+    def gradients(step: Step, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+        step.model.zero_grad()
+        loss.backward()
+        return {
+            name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in step.model.named_parameters()
+        }
+
+    return gradients

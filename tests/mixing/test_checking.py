@@ -1,0 +1,33 @@
+"""Numbers that cannot be."""
+
+import math
+
+import pytest
+
+from calmix.errors import InputError
+from calmix.mixing.checking import check_positive, check_range
+
+
+@pytest.mark.parametrize("value", [0, 0.5, 1])
+def test_numbers_within_are_let_through(value: float) -> None:
+    check_range("share", value, high=1)
+    check_range("alpha", value * 100)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.01, math.nan, math.inf])
+def test_a_share_is_between_0_and_1(value: float) -> None:
+    with pytest.raises(InputError, match=r"^share must be between 0 and 1, not "):
+        check_range("share", value, high=1)
+
+
+@pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf])
+def test_a_size_is_finite_and_not_negative(value: float) -> None:
+    with pytest.raises(InputError, match=r"^alpha must be a finite number, 0 or above, not "):
+        check_range("alpha", value)
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
+def test_a_positive_number_is_above_0(value: float) -> None:
+    with pytest.raises(InputError, match=r"^temperature must be a finite number above 0, not "):
+        check_positive("temperature", value)
+    check_positive("temperature", 0.1)

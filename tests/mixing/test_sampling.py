@@ -1,0 +1,62 @@
+"""Which samples share a batch."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from calmix.mixing.sampling import Pool, uniform
+
+
+def _pool(n: int, batch_size: int, *, seed: int = 0, counts: NDArray[np.int64] | None = None) -> Pool:
+    lengths = np.random.default_rng(1000).integers(3, 200, n)
+    return Pool(lengths, counts, batch_size, np.random.default_rng(seed))
+
+
+@given(n=st.integers(1, 700), batch_size=st.integers(1, 40), seed=st.integers(0, 5))
+@settings(max_examples=60, deadline=None)
+def test_each_sample_is_in_one_batch_and_one_batch_at_most_is_partial(n: int, batch_size: int, seed: int) -> None:
+    batches = uniform(_pool(n, batch_size, seed=seed))
+    assert sorted(np.concatenate(batches)) == list(range(n))
+    partial = [len(batch) for batch in batches if len(batch) < batch_size]
+    assert partial == ([n % batch_size] if n % batch_size else [])
+
+
+def test_rows_of_a_batch_are_of_similar_length() -> None:
+    pool = _pool(4000, 16)
+    spread = np.mean([np.ptp(pool.lengths[batch]) for batch in uniform(pool)])
+    by_chance = np.mean([np.ptp(pool.lengths[i : i + 16]) for i in range(0, 4000, 16)])
+    assert spread < by_chance / 10
+
+
+def test_batches_come_in_random_order_of_length() -> None:
+    pool = _pool(3200, 16)
+    means = [pool.lengths[batch].mean() for batch in uniform(pool)]
+    assert abs(np.corrcoef(means, range(len(means)))[0, 1]) < 0.3
+
+
+def test_who_meets_whom_changes_with_the_draw() -> None:
+    first, second = uniform(_pool(2000, 8, seed=0)), uniform(_pool(2000, 8, seed=1))
+    together = {frozenset(batch.tolist()) for batch in first} & {frozenset(batch.tolist()) for batch in second}
+    assert not together
+
+
+def test_the_generator_alone_decides() -> None:
+    one, same = uniform(_pool(500, 16, seed=3)), uniform(_pool(500, 16, seed=3))
+    assert all(np.array_equal(a, b) for a, b in zip(one, same, strict=True))
+
+
+@pytest.mark.parametrize("n", [7, 300])
+def test_only_rows_with_equally_many_choices_share_a_batch(n: int) -> None:
+    counts = np.random.default_rng(5).integers(2, 6, n)
+    batches = uniform(_pool(n, 8, counts=counts))
+    assert sorted(np.concatenate(batches)) == list(range(n))
+    assert all(len(set(counts[batch])) == 1 for batch in batches)
+    for count in set(counts):
+        sizes = [len(batch) for batch in batches if counts[batch[0]] == count]
+        assert sum(size < 8 for size in sizes) <= 1
+
+
+def test_one_sample_is_one_batch() -> None:
+    assert [batch.tolist() for batch in uniform(_pool(1, 32))] == [[0]]
