@@ -90,8 +90,9 @@ def fit(
     and checkpoints, from the newest of which the run goes on.
     """
     saver = _Saver(None if out is None or not accelerator.is_main_process else out, checkpoint_minutes)
-    stepper = Stepper(model, data.to(accelerator.device), recipe, accelerator, fill, seed, clip)
-    optimizer = adamw(model, lr=lr, weight_decay=weight_decay)
+    optimizer = adamw(model.to(accelerator.device), lr=lr, weight_decay=weight_decay)
+    data = data.to(accelerator.device)
+    stepper = Stepper(model, data, recipe, accelerator, optimizer, fill=fill, seed=seed, clip=clip)
     layout = partial(
         epoch_steps,
         stepper.data,
@@ -125,7 +126,7 @@ def fit(
     while run.epoch < epochs:
         model.train()
         for parts in islice(layout(run.epoch), run.batch, None):
-            stepper.step(parts, run.step, optimizer, rate_at(run.step))
+            stepper.step(parts, run.step, rate_at(run.step))
             run.step, run.batch = run.step + 1, run.batch + 1
             if clock.due(_POLL):
                 poll()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from calmix.errors import InputError
 
-__all__ = ["Schedule", "adamw", "check_hyper", "learning_rate", "step_unless_bad"]
+__all__ = ["Schedule", "adamw", "check_hyper", "learning_rate", "set_learning_rate", "step_unless_bad"]
 
 Schedule = Literal["linear", "constant"]
 
@@ -21,8 +21,20 @@ def adamw(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.Ad
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    # The fused kernel is the one that can skip an update on the device: see `step_unless_bad`.
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, fused=True)
+    cuda = parameters[0].is_cuda
+    # The fused kernel is the one that can skip an update on the device: see `step_unless_bad`. On a GPU the
+    # learning rate is a tensor, so that a captured update reads the one of its step.
+    rate = torch.tensor(lr, device=parameters[0].device) if cuda else lr
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, fused=True, capturable=cuda)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of the next update, in place where it is a tensor."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(lr)
+        else:
+            group["lr"] = lr
 
 
 def learning_rate(step: int, *, steps: int, peak: float, warmup: float, schedule: Schedule) -> float:

@@ -25,7 +25,7 @@ from calmix.training.correcting import guarded, save_whole
 from calmix.training.evaluating import measure
 from calmix.training.folder import config_hash, file_hash, locked, open_run
 from calmix.training.loop import Progress, fit, predict_everywhere
-from calmix.training.optimising import Schedule, check_hyper
+from calmix.training.optimising import Schedule, adamw, check_hyper
 from calmix.training.predictions import prediction_table
 from calmix.training.preparing import ClassWeights, Source, class_weights_of, prepare_sets
 from calmix.training.rehearsing import rehearse
@@ -204,7 +204,9 @@ def train(
         data, fill = training_set(sets.train, packed["train"], weights), fill_tokens(tokenizer)
         rows = {name: len(examples) for name, examples in sets.named().items()}
         if dry_run:
-            stepper = Stepper(network, data.to(accelerator.device), method, accelerator, fill, seed, clip)
+            optimizer = adamw(network.to(accelerator.device), lr=lr, weight_decay=weight_decay)
+            data = data.to(accelerator.device)
+            stepper = Stepper(network, data, method, accelerator, optimizer, fill=fill, seed=seed, clip=clip)
             cost = rehearse(stepper, epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed)
             return Run(folder, {"dry_run": True, "rows": rows, "labels": sets.train.label_names, "notes": notes} | cost)
         done = fit(

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from calmix.training.batches import epoch_steps
-from calmix.training.optimising import adamw
 from calmix.training.stepping import Stepper
 
 __all__ = ["rehearse"]
@@ -27,12 +26,11 @@ def rehearse(stepper: Stepper, *, epochs: int, batch_size: int, accumulate: int,
     batches = list(layout(stepper.data, stepper.recipe, 0))
     sizes = [sum(len(part.rows) * part.width * (part.choices or 1) for part in parts) for parts in batches]
     widest = max(range(len(batches)), key=sizes.__getitem__)
-    optimizer = adamw(stepper.model, lr=1e-12, weight_decay=0.0)
     stepper.model.train()
     tokens = seconds = 0.0
     for turn, number in enumerate([widest, *range(min(_STEPS, len(batches)))]):
         began = time.perf_counter()
-        stepper.step(batches[number], number, optimizer, 1e-12)
+        stepper.step(batches[number], number, 0.0)
         stepper.read(None)
         if turn > 0 or len(batches) == 1:
             tokens, seconds = tokens + sizes[number], seconds + time.perf_counter() - began

@@ -6,19 +6,24 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
 
 from calmix.errors import TrainingError
 from calmix.mixing import Recipe, Step
 from calmix.models import anatomy
 from calmix.training.batches import Part, TrainingSet, seed_for
-from calmix.training.optimising import step_unless_bad
+from calmix.training.capturing import Captures
+from calmix.training.optimising import set_learning_rate, step_unless_bad
 
 __all__ = ["Stepper"]
 
 
 class Stepper:
-    """One update of the weights per call; nothing is read back from the device until `read`."""
+    """One update of the weights per call; nothing is read back from the device until `read`.
+
+    On one GPU the whole update is captured as a CUDA graph, one for each shape of batch that comes back, and
+    replayed: at small batches nearly all the time of a step is the host's.
+    """
 
     def __init__(
         self,
@@ -26,51 +31,78 @@ class Stepper:
         data: TrainingSet,
         recipe: Recipe,
         accelerator: Accelerator,
+        optimizer: torch.optim.Optimizer,
+        *,
         fill: Mapping[str, int],
         seed: int,
         clip: float,
+        capture: bool = True,
     ) -> None:
-        self.model, self.data, self.recipe, self.accelerator = model.to(accelerator.device), data, recipe, accelerator
-        self.fill, self.seed, self.clip = fill, seed, clip or float("inf")
+        device = accelerator.device
+        self.model, self.data, self.recipe, self.accelerator = model, data, recipe, accelerator
+        self.optimizer, self.fill, self.seed, self.clip = optimizer, fill, seed, clip or float("inf")
         self.parts, self.variants = anatomy(model), recipe.variants(model)
         self.wrapped = accelerator.prepare_model(model)
-        self.generator = torch.Generator(accelerator.device)
-        self.loss = torch.zeros((), device=accelerator.device)
-        self.bad = torch.full((), -1.0, device=accelerator.device)
+        self.generator = torch.Generator(device)
+        self.loss = torch.zeros((), device=device)
+        self.bad = torch.full((), -1.0, device=device)
+        self.number = torch.zeros((), device=device)
         self.rows = 0
+        alone = accelerator.num_processes == 1 and device.type == "cuda"
+        self.captures = Captures(self.generator) if capture and alone else None
 
-    def step(self, parts: list[Part], number: int, optimizer: torch.optim.Optimizer, lr: float) -> None:
+    def step(self, parts: list[Part], number: int, lr: float) -> None:
         """Take the gradient of every part of a batch and update the weights once."""
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        # The variant is drawn once a step for all: a captured step is chosen by it.
+        # The variant is drawn once a step for all, on the host: a captured step is chosen by it.
         variant = seed_for(self.seed, number, 2) % self.variants
+        set_learning_rate(self.optimizer, lr)
+        self.number.fill_(number)
+        self.rows += sum(len(part.rows) * part.counts for part in parts)
+        if self.captures is not None and len(parts) == 1:
+            self._seed(number, 0)
+            part = parts[0]
+            key = (len(part.rows), part.width, part.choices, variant)
+
+            def whole(rows: Tensor) -> None:
+                self._gradient(rows, part, variant)
+                self._update()
+
+            self.captures.run(key, part.rows, whole)
+            return
         for index, part in enumerate(parts):
-            torch.manual_seed(seed_for(self.seed, number, 0, index, rank))
-            self.generator.manual_seed(seed_for(self.seed, number, 1, index, rank))
-            step = Step(
-                model=self.model,
-                wrapped=self.wrapped,
-                inputs=self.data.packed.batch(part.rows, width=part.width, choices=part.choices),
-                targets=self.data.targets_of(part.rows, part.choices),
-                rows=part.rows,
-                generator=self.generator,
-                parts=self.parts,
-                class_weights=self.data.class_weights,
-                fill=self.fill,
-                variant=variant,
-            )
+            self._seed(number, index)
             with nullcontext() if part.last else self.accelerator.no_sync(self.wrapped):
-                losses = self.recipe.loss(step).sum() * float(part.counts)
-                # Wrapped models average gradients over processes: scaled by their number, it is the sum.
-                self.accelerator.backward(losses * (world / part.batch))
-                self.loss += losses.detach()
-            self.rows += len(part.rows) * part.counts
+                self._gradient(part.rows, part, variant)
+        self._update()
+
+    def _seed(self, number: int, index: int) -> None:
+        rank = self.accelerator.process_index
+        torch.manual_seed(seed_for(self.seed, number, 0, index, rank))
+        self.generator.manual_seed(seed_for(self.seed, number, 1, index, rank))
+
+    def _gradient(self, rows: Tensor, part: Part, variant: int) -> None:
+        step = Step(
+            model=self.model,
+            wrapped=self.wrapped,
+            inputs=self.data.packed.batch(rows, width=part.width, choices=part.choices),
+            targets=self.data.targets_of(rows, part.choices),
+            rows=rows,
+            generator=self.generator,
+            parts=self.parts,
+            class_weights=self.data.class_weights,
+            fill=self.fill,
+            variant=variant,
+        )
+        losses = self.recipe.loss(step).sum() * float(part.counts)
+        # Wrapped models average gradients over processes: scaled by their number, it is the sum.
+        self.accelerator.backward(losses * (self.accelerator.num_processes / part.batch))
+        self.loss += losses.detach()
+
+    def _update(self) -> None:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
-        for group in optimizer.param_groups:
-            group["lr"] = lr
-        failed = step_unless_bad(optimizer, norm)
-        self.bad = torch.where((failed > 0) & (self.bad < 0), float(number), self.bad)
-        optimizer.zero_grad(set_to_none=True)
+        failed = step_unless_bad(self.optimizer, norm)
+        self.bad.copy_(torch.where((failed > 0) & (self.bad < 0), self.number, self.bad))
+        self.optimizer.zero_grad(set_to_none=True)
 
     def read(self, out: Path | None) -> tuple[int, float]:
         """Return how many rows this process trained since last asked, and their summed loss."""

@@ -1,0 +1,63 @@
+"""Steps captured as CUDA graphs and replayed: the host then launches one thing instead of hundreds."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Captures"]
+
+# A shape is captured when it comes the second time: rare ones are not worth it, and the first time, run as it
+# is, has everything warmed up that must not happen during a capture.
+_SEEN_BEFORE = 1
+
+
+@dataclass(frozen=True, eq=False)
+class _Graph:
+    graph: torch.cuda.CUDAGraph
+    rows: Tensor
+
+
+class Captures:
+    """Runs a step of a given shape: as it is the first time, captured the second, replayed from then on.
+
+    The step must be the same work for the same key whatever its values: no value may reach the host, and what
+    changes from step to step (rows, learning rate, step number, seeds) must live in tensors and generators.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+        self.seen: Counter[Hashable] = Counter()
+        self.graphs: dict[Hashable, _Graph] = {}
+        self.stream = torch.cuda.Stream()
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def run(self, key: Hashable, rows: Tensor, step: Callable[[Tensor], None]) -> None:
+        """Do `step(rows)`."""
+        known = self.graphs.get(key)
+        if known is None and self.seen[key] >= _SEEN_BEFORE:
+            known = self.graphs[key] = self._capture(rows, step)
+        if known is None:
+            self.seen[key] += 1
+            # On the stream that captures: what is created now, it will use.
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                step(rows)
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return
+        known.rows.copy_(rows)
+        known.graph.replay()
+
+    def _capture(self, rows: Tensor, step: Callable[[Tensor], None]) -> _Graph:
+        graph, kept = torch.cuda.CUDAGraph(), rows.clone()
+        graph.register_generator_state(self.generator)
+        seed, default = self.generator.initial_seed(), torch.cuda.default_generators[rows.device.index or 0]
+        common = default.initial_seed()
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            step(kept)
+        # Recording drew nothing, but moved the generators on: put them back for the replay that follows.
+        self.generator.manual_seed(seed)
+        default.manual_seed(common)
+        return _Graph(graph, kept)
