@@ -1,6 +1,7 @@
 """A batch on its way through a tiny model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,3 +49,13 @@ def gradients_of() -> Callable[[Step, torch.Tensor], dict[str, torch.Tensor]]:
         }
 
     return gradients
+
+
+@pytest.fixture
+def one_process(tmp_path: Path) -> Iterator[None]:
+    """A process group of one: wrapping, hooks and gradient exchange are those of many."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

@@ -9,6 +9,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, Literal
@@ -60,7 +61,7 @@ def options_of(maker: Callable[..., Recipe]) -> list[Option]:
 
     An option without a type hint takes what its default is; one without a default either, text.
     """
-    hints = typing.get_type_hints(maker)
+    hints = typing.get_type_hints(maker.func if isinstance(maker, partial) else maker)
     helps = _argument_helps(inspect.getdoc(maker) or "")
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     options = []
@@ -94,7 +95,8 @@ def _maker(name: str) -> Callable[..., Recipe]:
         return RECIPES[name]
     place, colon, function = name.rpartition(":")
     if not colon:
-        close = difflib.get_close_matches(name, RECIPES, n=1)
+        # What papers call mixup would else be taken for the most alike name.
+        close = ["input-mixup"] if name == "mixup" else difflib.get_close_matches(name, RECIPES, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise InputError(f"there is no recipe {name!r} (there are: {', '.join(RECIPES)}){hint}")
     maker = getattr(_module(place), function, None)

@@ -1,0 +1,116 @@
+"""A recipe's loss in a loop of one's own."""
+
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import nn
+from transformers import AutoModelForSequenceClassification
+
+from calmix.errors import InputError
+from calmix.mixing import RECIPES, Recipe, batch_loss
+from calmix.mixing.recipes import cls_mixup, erm, input_mixup, manifold_mixup
+
+
+@pytest.fixture
+def model(checkpoint: Any) -> Any:
+    return tiny.without_dropout(AutoModelForSequenceClassification.from_pretrained(checkpoint("bert"))).train()
+
+
+@pytest.fixture
+def batch() -> Any:
+    sentences, labels = tiny.texts(6)
+    inputs = tiny.tokenizer("bert")(sentences, padding=True, return_tensors="pt")
+    inputs["labels"] = torch.tensor([tiny.LABELS.index(label) for label in labels])
+    return inputs
+
+
+def _loss(recipe: Recipe, model: nn.Module, batch: Any, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return batch_loss(recipe, model, batch, generator=generator, tokenizer=tiny.tokenizer("bert"))
+
+
+def test_plain_training_is_the_loss_transformers_computes(model: Any, batch: Any) -> None:
+    torch.testing.assert_close(_loss(erm(), model, batch), model(**batch).loss)
+
+
+def test_labels_may_be_distributions(model: Any, batch: Any) -> None:
+    hard = _loss(cls_mixup(), model, batch)
+    batch["labels"] = nn.functional.one_hot(batch["labels"], 3).double()
+    torch.testing.assert_close(_loss(cls_mixup(), model, batch), hard)
+
+
+def test_the_batch_is_left_as_it_was(model: Any, batch: Any) -> None:
+    before = {name: tensor.clone() for name, tensor in batch.items()}
+    _loss(input_mixup(), model, batch)
+    assert before.keys() == batch.keys()
+    assert all(torch.equal(batch[name], tensor) for name, tensor in before.items())
+
+
+def test_a_batch_without_attention_mask_has_no_padding(model: Any, batch: Any) -> None:
+    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+    expected = _loss(input_mixup(), model, batch)
+    del batch["attention_mask"]
+    torch.testing.assert_close(_loss(input_mixup(), model, batch), expected)
+
+
+def test_choices_are_as_many_as_the_batch_has(checkpoint: Any) -> None:
+    from transformers import AutoModelForMultipleChoice
+
+    model = AutoModelForMultipleChoice.from_pretrained(checkpoint("bert", choices=True)).eval()
+    ids = torch.randint(10, 90, (3, 4, 9), generator=torch.Generator().manual_seed(0))
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor([3, 0, 2])}
+    torch.testing.assert_close(_loss(erm(), model, batch), model(**batch).loss)
+    assert _loss(input_mixup(), model, batch).isfinite()
+
+
+def test_variants_are_drawn_from_the_generator(model: Any, batch: Any) -> None:
+    seen: set[int] = set()
+    recipe = Recipe(lambda step: seen.add(step.variant) or step.logits.sum(-1), variants=lambda _model: 3)
+    for seed in range(30):
+        _loss(recipe, model, batch, seed)
+    assert seen == {0, 1, 2}
+    assert _loss(manifold_mixup(), model, batch, 5) == _loss(manifold_mixup(), model, batch, 5)
+
+
+def test_a_bare_loop_lowers_the_loss(model: Any, batch: Any) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    generator = torch.Generator().manual_seed(0)
+    before = float(_loss(erm(), model, batch))
+    for _ in range(30):
+        loss = batch_loss(cls_mixup(), model, batch, generator=generator, tokenizer=tiny.tokenizer("bert"))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert float(_loss(erm(), model, batch)) < 0.5 * before
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("name", [name for name in RECIPES if name != "back-translation"])
+def test_a_wrapped_model_is_called_through_its_wrapper(model: Any, batch: Any, name: str) -> None:
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    calls: list[int] = []
+    wrapped.register_forward_hook(lambda *_: calls.append(1))
+    expected = _loss(RECIPES[name](), model, batch)
+    torch.testing.assert_close(_loss(RECIPES[name](), wrapped, batch), expected)
+    assert calls
+
+
+@pytest.mark.parametrize("name", ["erm", "input-mixup"])
+def test_a_compiled_model_is_mixed_all_the_same(model: Any, batch: Any, name: str) -> None:
+    compiled = torch.compile(model, backend="eager")
+    compiled(**batch)  # what is compiled now does not look for edits any more
+    torch.testing.assert_close(_loss(RECIPES[name](), compiled, batch), _loss(RECIPES[name](), model, batch))
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_model_compiled_inside_its_wrapper_is_refused(model: Any, batch: Any) -> None:
+    wrapped = nn.parallel.DistributedDataParallel(torch.compile(model, backend="eager"))
+    with pytest.raises(InputError, match="compiled before it was wrapped"):
+        _loss(erm(), wrapped, batch)
+
+
+def test_splitting_a_batch_over_devices_is_refused(model: Any, batch: Any) -> None:
+    with pytest.raises(InputError, match="use DistributedDataParallel"):
+        _loss(erm(), nn.DataParallel(model), batch)
