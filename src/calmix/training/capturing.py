@@ -31,7 +31,7 @@ class Captures:
         self.generator = generator
         self.seen: Counter[Hashable] = Counter()
         self.graphs: dict[Hashable, _Graph] = {}
-        self.stream = torch.cuda.Stream()
+        self.stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.graph_pool_handle()
 
     def run(self, key: Hashable, rows: Tensor, step: Callable[[Tensor], None]) -> None:

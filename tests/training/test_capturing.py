@@ -1,0 +1,57 @@
+"""A captured step does what the plain one does. Needs a GPU: skipped, by name, where there is none."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+
+from calmix.mixing import RECIPES, choose, fill_tokens
+from calmix.models import encode, load_for_training
+from calmix.training.batches import epoch_steps, training_set
+from calmix.training.optimising import adamw
+from calmix.training.stepping import Stepper
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="captured steps need a CUDA device")
+
+RECIPES_IN_THE_LOOP = [name for name in RECIPES if name != "back-translation"]
+
+
+def run(folder: Path, recipe: str, *, capture: bool, steps: int = 40) -> tuple[list[float], torch.Tensor, int]:
+    """Return the loss of each step, all weights after the last, and how many graphs were captured."""
+    AcceleratorState._reset_state()
+    accelerator = Accelerator()
+    torch.manual_seed(0)
+    examples = tiny.examples(96)
+    model, tokenizer = load_for_training(str(folder), label_names=examples.label_names)
+    model.to(accelerator.device).train()
+    data = training_set(examples, encode(examples, tokenizer, max_length=32)).to(accelerator.device)
+    method = choose(recipe)
+    optimizer = adamw(model, lr=1e-3, weight_decay=0.01)
+    stepper = Stepper(
+        model, data, method, accelerator, optimizer, fill=fill_tokens(tokenizer), seed=1, clip=1.0, capture=capture
+    )
+    losses: list[float] = []
+    number = 0
+    for epoch in range(1000):
+        for parts in epoch_steps(data, method, epoch, batch_size=16, accumulate=1, seed=1, rank=0, world=1):
+            stepper.step(parts, number, 1e-3 * (1 - number / steps))
+            losses.append(stepper.read(None)[1])
+            number += 1
+            if number == steps:
+                weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+                return losses, weights, len(stepper.captures.graphs) if stepper.captures else 0
+    raise AssertionError
+
+
+@pytest.mark.parametrize("recipe", RECIPES_IN_THE_LOOP)
+def test_captured_steps_give_the_losses_and_weights_of_plain_ones(recipe: str, checkpoint: Callable[..., Path]) -> None:
+    losses, weights, none = run(checkpoint("bert"), recipe, capture=False)
+    captured_losses, captured_weights, graphs = run(checkpoint("bert"), recipe, capture=True)
+    assert none == 0
+    assert graphs > 0
+    torch.testing.assert_close(torch.tensor(captured_losses), torch.tensor(losses), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(captured_weights, weights, rtol=1e-2, atol=1e-3)
