@@ -51,15 +51,19 @@ class BinCounts:
     @classmethod
     def of(cls, probs: Array, labels: Array, *, bins: int = 15, positive_class: int | None = None) -> "BinCounts":
         """The counts of these rows: top label, or `positive_class` against the rest."""
-        sums: Tensor | None = None
+        sums = room = None
         for confidence, hit in stream(probs, labels, positive_class):
-            if sums is None:
+            if sums is None or room is None:
                 sums = torch.zeros(3, _positive(bins), dtype=torch.float64, device=confidence.device)
+                # Reused by every chunk: fresh memory costs more than the arithmetic done in it.
+                room = torch.empty(3, len(confidence), dtype=torch.float64, device=confidence.device)
+            exact, scaled, where = room[:, : len(confidence)]
+            where = _bin_index(confidence, bins, exact, scaled, where.view(torch.int64))
             # Hits are counted in a second row of bins, which saves a pass over the data.
-            where = bin_index(confidence, bins).add_(hit, alpha=bins)
+            where.add_(hit, alpha=bins)
             rows = torch.bincount(where, minlength=2 * bins).view(2, bins)
             sums[0] += rows.sum(0)
-            sums[1] += torch.bincount(where, weights=confidence.double(), minlength=2 * bins).view(2, bins).sum(0)
+            sums[1] += torch.bincount(where, weights=exact, minlength=2 * bins).view(2, bins).sum(0)
             sums[2] += rows[1]
         assert sums is not None
         return cls.from_array(sums.cpu().numpy(), positive_class=positive_class)
@@ -151,12 +155,19 @@ def bin_edges(bins: int) -> NDArray[np.float64]:
 
 def bin_index(confidence: Tensor, bins: int) -> Tensor:
     """The bin (m/M, (m+1)/M] of each confidence, with 0 in the first; exact on the edges."""
-    exact = confidence.double()
-    upper = (exact * bins).ceil_().clamp_(1, bins)
+    exact = torch.empty_like(confidence, dtype=torch.float64)
+    where = torch.empty_like(confidence, dtype=torch.int64)
+    return _bin_index(confidence, bins, exact, torch.empty_like(exact), where)
+
+
+def _bin_index(confidence: Tensor, bins: int, exact: Tensor, scaled: Tensor, where: Tensor) -> Tensor:
+    """`bin_index` written to `where`; `exact` becomes the confidence in float64, `scaled` is overwritten."""
+    exact.copy_(confidence)
+    torch.mul(exact, bins, out=scaled).ceil_().sub_(1).clamp_(0, bins - 1)
     if confidence.dtype == torch.float64:
         # The product may have rounded to the other side of an edge (from float32 it is exact).
-        upper.add_(exact <= (upper - 1) / bins, alpha=-1).add_(exact > upper / bins).clamp_(1, bins)
-    return upper.long().sub_(1)
+        scaled.add_(exact <= scaled / bins, alpha=-1).add_(exact > (scaled + 1) / bins).clamp_(0, bins - 1)
+    return where.copy_(scaled)
 
 
 def _positive(bins: int) -> int:

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from calmix.calibration.checks import Array, Chunk, checked_chunks
+from calmix.calibration.checks import FEW, Array, Chunk, checked_chunks
 from calmix.errors import InputError
 
-__all__ = ["confidences", "stream"]
+__all__ = ["confidences", "first_largest", "stream"]
 
 
 def stream(probs: Array, labels: Array, positive_class: int | None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -29,27 +29,37 @@ def stream(probs: Array, labels: Array, positive_class: int | None) -> Iterator[
 
 def confidences(probs: Array, labels: Array, positive_class: int | None = None) -> tuple[Tensor, Tensor]:
     """Confidence [n] in float64 and hit [n] as bool for all rows."""
-    parts = list(stream(probs, labels, positive_class))
-    return torch.cat([c for c, _ in parts]).double(), torch.cat([h for _, h in parts])
+    parts = [(c.to(torch.float64, copy=True), h) for c, h in stream(probs, labels, positive_class)]
+    return torch.cat([c for c, _ in parts]), torch.cat([h for _, h in parts])
+
+
+def first_largest(p: Tensor) -> Tensor:
+    """The first of the largest classes of each row."""
+    if p.device.type == "cpu" and p.dtype in (torch.float32, torch.float64):
+        return torch.from_numpy(p.numpy().argmax(1))  # vectorised, which torch's is not
+    return p.argmax(1)
 
 
 def _top(chunk: Chunk) -> tuple[Tensor, Tensor]:
     p, y = chunk.probs, chunk.labels
-    if p.shape[1] <= 8:
-        # Reducing a short last dimension is slow; comparing whole columns is not.
-        top, winner = p[:, 0].clone(), torch.zeros(len(p), dtype=torch.uint8, device=p.device)
+    if p.shape[1] <= FEW:
+        top, label = p[:, 0].clone(), y.to(torch.uint8)
+        hit = label == 0
         for index, column in enumerate(p.unbind(1)[1:], start=1):
-            winner.masked_fill_(column > top, index)
+            # Where this class beats all before it, the row is a hit if it is the label: hit = better ? … : hit
+            hit ^= (column > top) & (hit ^ (label == index))
             torch.maximum(top, column, out=top)
-        return top, winner == y.to(torch.uint8)
+        return top, hit
     if p.device.type != "cpu":
         top, winner = p.max(1)
         return top, winner == y
-    # Finding the largest is vectorised, finding where it is is not: so ask whether the label has it. Above
-    # one half no other class can have it too; below, the first of equals wins, where the answer is open.
+    # Finding the largest is fast, finding where it is is not: so ask whether the label has it. Above one half
+    # no other class can have it too; below, the first of equals wins, and is looked up where that is open.
     top = p.amax(1)
     hit = p.gather(1, y[:, None])[:, 0] == top
     rows = (hit & (top <= 0.51)).nonzero()[:, 0]
-    if len(rows):
-        hit[rows] = p[rows].argmax(1) == y[rows]
+    if 8 * len(rows) > len(p):
+        hit = first_largest(p) == y
+    elif len(rows):
+        hit[rows] = first_largest(p.index_select(0, rows)) == y[rows]
     return top, hit

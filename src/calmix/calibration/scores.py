@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from calmix.calibration.checks import Array, checked_chunks, pair
-from calmix.calibration.confidence import stream
+from calmix.calibration.confidence import first_largest, stream
 from calmix.errors import InputError
 
 __all__ = ["accuracy", "brier", "macro_f1", "mcc", "nll", "truth_distance"]
@@ -109,7 +109,7 @@ def _class_counts(probs: Array, labels: Array) -> tuple[list[int], list[int], li
     for _, p, y in checked_chunks(probs, labels):
         if counts is None:
             counts = torch.zeros(3, p.shape[1], dtype=torch.int64, device=p.device)
-        best = p.argmax(1)
+        best = first_largest(p)
         for row, classes in enumerate((y[best == y], best, y)):
             counts[row] += torch.bincount(classes, minlength=p.shape[1])
     assert counts is not None

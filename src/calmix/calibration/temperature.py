@@ -15,7 +15,10 @@ __all__ = ["Temperature"]
 # The temperatures looked at. A classifier worse than chance ends at the upper one.
 LOWEST, HIGHEST = 1e-3, 1e3
 # A sample of this many rows is enough for a starting point that leaves few passes over the whole.
-_SAMPLE = 4096
+_SAMPLE = 2048
+# Elements per chunk: on a CPU small enough for the cache, elsewhere large enough to hide the launches.
+_CPU_CHUNK = 1 << 16
+_DEVICE_CHUNK = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,12 @@ class Temperature:
         problem = _Problem.of(z, y)
         if problem.separated:
             return cls(1 / _sharpen(problem))
-        start = 1.0
-        if problem.gaps.shape[0] > 4 * _SAMPLE:
-            start = _newton(problem.thinned(problem.gaps.shape[0] // _SAMPLE), start, tolerance=1e-3)
-        beta = _newton(problem, start, tolerance=1e-10)
-        return cls(1 / beta if problem.at(beta)[0] <= problem.at(1.0)[0] else 1.0)
+        start, rows = 1.0, problem.wanted.shape[0]
+        if rows > 4 * _SAMPLE:
+            start = _newton(problem.thinned(rows // _SAMPLE), start)
+        beta = _newton(problem, start)
+        # Closer to 1 than this, rounding decides which of the two has the lower NLL.
+        return cls(1 / beta if abs(beta - 1) > 1e-7 else 1.0)
 
     def __call__(self, logits: Array) -> Array:
         """Calibrated probabilities in float64, as numpy for numpy and on its device for a tensor."""
@@ -79,14 +83,15 @@ class Temperature:
 class _Problem:
     """Mean NLL as a function of β = 1/T, from each row's distance to its largest logit."""
 
-    gaps: Tensor  # [n, K] float64, ≤ 0
+    gaps: Tensor  # [K, n] float64, ≤ 0; classes first, because summing over the first dimension is fast
     wanted: Tensor  # [n]: the (expected) gap of the label
 
     @classmethod
     def of(cls, z: Tensor, y: Tensor) -> "_Problem":
+        z = z.t().contiguous()
         # -inf becomes a number whose exponential is 0 too, because 0 × -inf is not.
-        gaps = (z - z.amax(1, keepdim=True)).clamp_(min=-1e100)
-        wanted = gaps.gather(1, y[:, None])[:, 0] if y.ndim == 1 else (gaps * y).sum(1) / y.sum(1)
+        gaps = (z - z.amax(0)).clamp_(min=-1e100)
+        wanted = gaps.gather(0, y[None])[0] if y.ndim == 1 else (gaps * y.t()).sum(0) / y.sum(1)
         return cls(gaps, wanted)
 
     @property
@@ -96,40 +101,47 @@ class _Problem:
 
     def thinned(self, step: int) -> "_Problem":
         """Every `step`-th row."""
-        return _Problem(self.gaps[::step].contiguous(), self.wanted[::step])
+        return _Problem(self.gaps[:, ::step].contiguous(), self.wanted[::step])
 
     def at(self, beta: float) -> tuple[float, float, float]:
         """The NLL at `beta`, its first and its second derivative."""
-        weights = torch.exp(self.gaps * beta)
-        total = weights.sum(1)
-        weights.mul_(self.gaps)
-        first = weights.sum(1).div_(total)
-        second = weights.mul_(self.gaps).sum(1).div_(total).sub_(first.square())
-        value = total.log().sub_(self.wanted, alpha=beta)
-        nll, slope, curve = torch.stack([value.mean(), (first - self.wanted).mean(), second.mean()]).tolist()
+        classes, rows = self.gaps.shape
+        width = max(1, (_CPU_CHUNK if self.gaps.device.type == "cpu" else _DEVICE_CHUNK) // classes)
+        room = self.gaps.new_empty(classes, min(width, rows))
+        sums = self.gaps.new_zeros(3)
+        for start in range(0, rows, width):
+            gaps, wanted = self.gaps[:, start : start + width], self.wanted[start : start + width]
+            weights = torch.mul(gaps, beta, out=room[:, : gaps.shape[1]]).exp_()
+            total = weights.sum(0)
+            first = weights.mul_(gaps).sum(0).div_(total)
+            second = weights.mul_(gaps).sum(0).div_(total).sub_(first.square())
+            value = total.log_().sub_(wanted, alpha=beta)
+            sums += torch.stack([value.sum(), first.sub_(wanted).sum(), second.sum()])
+        nll, slope, curve = (sums / rows).tolist()
         return nll, slope, curve
 
 
-def _newton(problem: _Problem, beta: float, *, tolerance: float) -> float:
+def _newton(problem: _Problem, beta: float) -> float:
     """The β that minimises the NLL: Newton on its slope, bisection on log β where a step leaves the bracket."""
     low, high = 1 / HIGHEST, 1 / LOWEST
-    for _ in range(100):
+    for _ in range(200):
         _, slope, curve = problem.at(beta)
         if slope == 0:
             break
         low, high = (low, beta) if slope > 0 else (beta, high)
         step = beta - slope / curve if curve > 0 else math.inf
-        new = step if low < step < high else math.sqrt(low * high)
-        moved, beta = abs(new - beta), new
-        if moved <= tolerance * beta or high - low <= tolerance * low:
+        inside = low < step < high
+        before, beta = beta, step if inside else math.sqrt(low * high)
+        # A Newton step about squares the error, so a step of 1e-6 ends at 1e-12.
+        if (inside and abs(beta - before) <= 1e-6 * beta) or high - low <= 1e-12 * low:
             break
     return beta
 
 
 def _sharpen(problem: _Problem) -> float:
     """The β ≥ 1 at which data without a mistake has an NLL 1/(n + 2) above its limit, by bisection."""
-    ties = (problem.gaps == 0).sum(1).double().log().mean().item()
-    goal = ties + 1 / (problem.gaps.shape[0] + 2)
+    ties = (problem.gaps == 0).sum(0).double().log().mean().item()
+    goal = ties + 1 / (problem.wanted.shape[0] + 2)
     low, high = 1.0, 1 / LOWEST
     if problem.at(low)[0] <= goal:
         return low
