@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -132,7 +133,7 @@ def huggingface(examples: Examples, model: str, *, batch_size: int, warmup: int,
             callbacks=[clock],
         ).train()
     times = [clock.times[mark] for mark in clock.marks]
-    return statistics.median(batch_size * stretch / (b - a) for a, b in zip(times, times[1:], strict=False))
+    return statistics.median(batch_size * stretch / (b - a) for a, b in pairwise(times))
 
 
 def main() -> None:
