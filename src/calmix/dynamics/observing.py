@@ -1,0 +1,51 @@
+"""One batch of logits → what is kept of each row."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Observation", "observe"]
+
+
+class Observation(NamedTuple):
+    """What one forward says about each row of a batch; every tensor is [rows]."""
+
+    valid: Tensor
+    """Whether the row has a label and finite numbers: others are not recorded."""
+    margin: Tensor
+    """Gold logit minus the largest other one, float64; NaN where there is no other class."""
+    gold: Tensor
+    """Probability of the gold class, float64."""
+    right: Tensor
+    """Whether the gold class is the prediction; of equal logits the first class wins."""
+    predicted: Tensor
+    rival: Tensor
+    """The most probable class other than the gold one; -1 where there is none."""
+    rival_probability: Tensor
+    """Its probability, float64; 0 where there is none."""
+
+
+def observe(logits: Tensor, labels: Tensor) -> Observation:
+    """Return margins, probabilities and predictions of logits [rows, classes], in float64.
+
+    A logit of -inf is a class that does not exist for that row (the padding of multiple choice): it is never
+    a rival. A row is not valid when its label is negative, when its gold logit is not finite, or when any of
+    its logits is NaN or +inf.
+    """
+    scores = logits.double()
+    columns = labels.clamp(min=0)[:, None]
+    probs = scores.softmax(1)
+    gold_logit, gold = scores.gather(1, columns)[:, 0], probs.gather(1, columns)[:, 0]
+    rival_logit, rival = scores.scatter(1, columns, -torch.inf).max(1)
+    alone = rival_logit == -torch.inf
+    predicted = scores.argmax(1)
+    return Observation(
+        valid=(labels >= 0) & gold_logit.isfinite() & gold.isfinite(),
+        margin=torch.where(alone, torch.nan, gold_logit - rival_logit),
+        gold=gold,
+        right=predicted == labels,
+        predicted=predicted,
+        rival=torch.where(alone, -1, rival),
+        rival_probability=torch.where(alone, 0.0, probs.gather(1, rival[:, None])[:, 0]),
+    )

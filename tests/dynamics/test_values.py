@@ -1,0 +1,100 @@
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from calmix.data import read_table
+from calmix.dynamics import Dynamics
+from calmix.errors import InputError
+
+
+@pytest.fixture
+def logits():
+    values = np.random.default_rng(0).normal(scale=2, size=(4, 6, 3))
+    values[1, 2] = np.nan  # not seen in the second epoch
+    values[:, 5] = np.nan  # never seen
+    return values
+
+
+@pytest.fixture
+def dynamics(logits):
+    ids = tuple("uvwxyz")
+    return Dynamics.from_logits(logits, [0, 1, 2, 0, 1, 2], ids=ids, label_names=("no", "yes", "é, \n"))
+
+
+def assert_equal(one, two):
+    for field in dataclasses.fields(Dynamics):
+        ours, theirs = getattr(one, field.name), getattr(two, field.name)
+        if isinstance(ours, np.ndarray):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_array_equal(ours, theirs)
+        else:
+            assert ours == theirs
+
+
+def test_from_logits_equals_the_loop(agrees, logits, dynamics):
+    labels = [0, 1, 2, 0, 1, 2]
+    agrees(dynamics, [[(e[i].tolist(), labels[i]) for e in logits if not np.isnan(e[i, 0])] for i in range(6)])
+    assert dynamics.epochs == 4
+    assert dynamics.labels.tolist() == labels
+
+
+def test_ids_are_positions_unless_given(logits):
+    assert Dynamics.from_logits(logits, [0] * 6).ids == ("0", "1", "2", "3", "4", "5")
+
+
+def test_logits_and_labels_that_do_not_fit_are_refused(logits):
+    with pytest.raises(ValueError, match="epochs, samples, classes"):
+        Dynamics.from_logits(logits[0], [0] * 6)
+    with pytest.raises(ValueError, match="epochs, samples, classes"):
+        Dynamics.from_logits(logits, [0] * 5)
+    with pytest.raises(ValueError, match="ids"):
+        Dynamics.from_logits(logits, [0] * 6, ids=("a",))
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("recorded_on", ["training pass", "evaluation pass"])
+def test_saved_and_loaded_it_is_the_same(tmp_path, dynamics, named, recorded_on):
+    dynamics = dataclasses.replace(dynamics, label_names=dynamics.label_names if named else (), recorded_on=recorded_on)
+    dynamics.save(tmp_path / "map.parquet")
+    assert_equal(Dynamics.load(tmp_path / "map.parquet"), dynamics)
+
+
+def test_the_table_is_readable_by_anyone(tmp_path, dynamics):
+    dynamics.save(tmp_path / "map.parquet")
+    row = read_table(tmp_path / "map.parquet").to_pylist()
+    assert row[2]["id"] == "w"
+    assert row[2]["label"] == "é, \n"
+    assert row[2]["observations"] == 3
+    assert row[5] | {"id": None, "label": None, "observations": None} == dict.fromkeys(row[5])
+
+
+def test_other_files_are_not_dynamics(tmp_path, dynamics):
+    pa.parquet.write_table(pa.table({"id": ["a"]}), tmp_path / "other.parquet")
+    with pytest.raises(InputError, match="not dynamics"):
+        Dynamics.load(tmp_path / "other.parquet")
+    with pytest.raises(InputError, match="no such file"):
+        Dynamics.load(tmp_path / "absent.parquet")
+    with pytest.raises(InputError, match=r"\.parquet"):
+        dynamics.save(tmp_path / "map.csv")
+
+
+def test_rows_are_taken_in_the_order_asked_for(dynamics):
+    part = dynamics.take([4, 0])
+    assert part.ids == ("y", "u")
+    assert part.aum.tolist() == dynamics.aum[[4, 0]].tolist()
+    with pytest.raises(TypeError, match="mask"):
+        dynamics.take(dynamics.aum > 0)
+
+
+def test_a_map_is_aligned_with_another_order_by_ids(dynamics):
+    assert dynamics.for_ids(["x", "u"]).aum.tolist() == dynamics.aum[[3, 0]].tolist()
+    with pytest.raises(InputError, match="1 of 2 samples"):
+        dynamics.for_ids(["u", "nobody"])
+
+
+def test_classes_are_counted_from_names_labels_and_predictions(dynamics):
+    assert dynamics.n_classes == 3
+    assert dataclasses.replace(dynamics, label_names=()).n_classes == 3
