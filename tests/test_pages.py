@@ -1,0 +1,150 @@
+"""The pages about recipes: their code runs, and their tables are those of the code."""
+
+import csv
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from calmix.mixing import RECIPES, Recipe, choose, choosing, options_of
+
+DOCS = Path(__file__).parents[1] / "docs"
+RECIPES_PAGE = (DOCS / "recipes.md").read_text(encoding="utf-8")
+METHOD_PAGE = (DOCS / "your-own-method.md").read_text(encoding="utf-8")
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    return [code for kind, code in fenced if kind == language]
+
+
+@pytest.fixture
+def desk(checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """A folder with `train.csv` and `my.py`, a tiny model for `minilm`, and the names a loop of one's own has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("calmix.training.pipeline.resolve", lambda _name: str(checkpoint("bert")))
+    with (tmp_path / "train.csv").open("w", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerow(["text", "label"])
+        writer.writerows(zip(*tiny.texts(60), strict=True))
+    (tmp_path / "my.py").write_text(_blocks(METHOD_PAGE, "python")[0])
+    tokenizer = tiny.tokenizer("bert")
+    batch = tokenizer(tiny.texts(6)[0], padding=True, return_tensors="pt")
+    yield {
+        "model": AutoModelForSequenceClassification.from_pretrained(checkpoint("bert")),
+        "batch": {**batch, "labels": torch.tensor([0, 1, 2, 0, 1, 2])},
+        "generator": torch.Generator().manual_seed(0),
+        "tokenizer": tokenizer,
+    }
+    sys.modules.pop("my", None)
+
+
+@pytest.mark.parametrize("page", [RECIPES_PAGE, METHOD_PAGE], ids=["recipes", "your-own-method"])
+def test_the_python_of_a_page_runs(desk: dict[str, Any], page: str) -> None:
+    for code in _blocks(page, "python"):
+        names = dict(desk)
+        exec(compile(code, "<page>", "exec"), names)
+        if "run" in names:
+            assert (names["run"].folder / "metrics.json").is_file()
+        if "loss" in names:
+            assert names["loss"].isfinite()
+
+
+@pytest.mark.usefixtures("desk")
+@pytest.mark.parametrize("page", [RECIPES_PAGE, METHOD_PAGE], ids=["recipes", "your-own-method"])
+def test_the_commands_of_a_page_run(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from calmix.cli import main
+
+    commands = [line for block in _blocks(page, "") for line in block.splitlines() if line.startswith("calmix ")]
+    assert commands
+    for command in commands:
+        monkeypatch.setattr(sys, "argv", command.split())
+        assert _exit_code(main) in (0, None), command
+
+
+def _exit_code(main: Any) -> Any:
+    try:
+        return main()
+    except SystemExit as done:
+        return done.code
+
+
+@pytest.mark.parametrize("name", ["contrast", "focal", "twice"])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_the_methods_of_the_page_do_what_they_say(make_tiny_step: Any, tmp_path: Path, name: str, rows: int) -> None:
+    code = next(block for block in _blocks(METHOD_PAGE, "python") if f"def {name}(" in block)
+    file = tmp_path / "method.py"
+    file.write_text(code)
+    recipe = choose(f"{file}:{name}")
+    assert isinstance(recipe, Recipe)
+    losses = recipe.loss(make_tiny_step(rows))
+    assert losses.shape == (rows,)
+    assert losses.isfinite().all()
+    maker = getattr(sys.modules["calmix_recipe_method"], name)
+    if name == "contrast":
+        partner = sys.modules["calmix_recipe_method"].other_class(make_tiny_step(6))
+        targets = make_tiny_step(6).targets
+        assert (targets[partner] * targets).sum() == 0
+    if name == "focal":
+        step = make_tiny_step(rows)
+        plain = torch.nn.functional.cross_entropy(step.logits, step.targets.argmax(1), reduction="none")
+        torch.testing.assert_close(maker(gamma=0.0).loss(step), plain)
+        torch.testing.assert_close(losses, (1 - (-plain).exp()) ** 2 * plain)
+
+
+@pytest.fixture
+def make_tiny_step(checkpoint: Any) -> Any:
+    from calmix.mixing import Step, fill_tokens
+    from calmix.models import encode, load_trained
+
+    def make(rows: int) -> Step:
+        model, tokenizer = load_trained(checkpoint("bert"))
+        examples = tiny.examples(rows)
+        packed = encode(examples, tokenizer, max_length=64)
+        return Step(
+            model=model,
+            inputs=packed.batch(torch.arange(rows), width=24),
+            targets=torch.nn.functional.one_hot(torch.from_numpy(examples.labels), 3).float(),
+            generator=torch.Generator().manual_seed(0),
+            fill=fill_tokens(tokenizer),
+        )
+
+    return make
+
+
+def _section(name: str) -> str:
+    found = re.search(rf"^## {re.escape(name)}\n(.*?)(?=^## )", RECIPES_PAGE, flags=re.DOTALL | re.MULTILINE)
+    assert found, f"docs/recipes.md has no section {name}"
+    return found[1]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_options_of_a_recipe_are_those_of_its_section_with_their_defaults(name: str) -> None:
+    written = dict(re.findall(r"^\| `(\w+)` \| ?(.*?) ?\|", _section(name), flags=re.MULTILINE))
+    options = options_of(RECIPES[name])
+    assert list(written) == [option.name for option in options]
+    for option in options:
+        text = "" if written[option.name] == "all" else written[option.name]
+        assert choosing._read(name, option, text) == option.default, option.name
+
+
+def test_every_recipe_has_its_formula() -> None:
+    table = RECIPES_PAGE.split("| recipe | loss of sample i |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `([\w-]+)` \|", table, flags=re.MULTILINE) == list(RECIPES)
+
+
+def test_the_paddings_and_masks_are_those_there_are() -> None:
+    from typing import get_args
+
+    from calmix.mixing.levels import Mask, Padding
+
+    for kind, literal in (("padding", Padding), ("mask", Mask)):
+        table = RECIPES_PAGE.split(f"| `{kind}` | the ")[1].split("\n\n")[0]
+        assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == set(get_args(literal))
