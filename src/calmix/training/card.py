@@ -40,8 +40,8 @@ ECE and OE over {{ config.bins }} equal-width bins, in percent; *raw* is before 
 |---|---|---|---|---|---|---|---|---|
 {% for name, f in metrics.splits.items() -%}
 | {{ name | cell }} | {{ f.after.n }} | {{ pct(f.after.accuracy) }} | {{ pct(f.after.ece) }} | {{ pct(f.before.ece) }} \
-| {{ pct(f.after.oe) }} | {{ "%.4f" | format(f.after.nll) }} | {{ "%.4f" | format(f.before.nll) }} \
-| {{ "%.4f" | format(f.after.brier) }} |
+| {{ pct(f.after.oe) }} | {{ num(f.after.nll) }} | {{ num(f.before.nll) }} \
+| {{ num(f.after.brier) }} |
 {% endfor %}
 The dev rows chose the epoch and the temperature, so their figures flatter.
 {% if metrics.notes %}
@@ -69,7 +69,13 @@ def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any], labels: tu
     environment.filters["cell"] = lambda value: _line(value).replace("|", "\\|").replace("<", "&lt;")
     kind = "Text classifier" if labels else "Multiple-choice model"
     return environment.from_string(_CARD).render(
-        config=config, metrics=metrics, labels=labels, kind=kind, version=__version__, pct=lambda x: f"{100 * x:.2f}"
+        config=config,
+        metrics=metrics,
+        labels=labels,
+        kind=kind,
+        version=__version__,
+        pct=lambda x: "–" if x is None else f"{100 * x:.2f}",
+        num=lambda x: "–" if x is None else f"{x:.4f}",
     )
 
 

@@ -1,5 +1,6 @@
 """Correcting the confidence of a model that is already trained, on new labelled data."""
 
+import copy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +20,11 @@ from calmix.calibration import (
     VectorScaling,
 )
 from calmix.data import Examples, split_examples
+from calmix.errors import InputError
 from calmix.models import Beside, Classifier, fold, save, write_beside
-from calmix.training.evaluating import measure
+from calmix.training.evaluating import json_safe, measure
 from calmix.training.folder import claim_empty
+from calmix.training.optimising import check_hyper
 
 __all__ = ["Method", "calibrate", "guarded", "save_whole"]
 
@@ -51,14 +54,16 @@ def calibrate(
     there, and is applied by `calmix.load`. With `guarantee`, half of the examples fit the recalibrator and the
     other half the threshold and the prediction sets; what was guaranteed before is void and dropped.
     """
+    if classifier.multiple_choice and method != "temperature":
+        raise InputError(f"{method} corrects classes, and choices are none: use a temperature")
+    check_hyper({"guarantee": guarantee, "bins": bins, "seed": seed})
     with claim_empty(out):
-        logits = classifier.logits(examples, progress=progress)
         rows: dict[str, NDArray[np.int64]] = {"fit": np.arange(len(examples))}
         if guarantee is not None:
-            numbered = examples.take(rows["fit"])
-            first, second = split_examples(numbered, dev_fraction=0.5, seed=seed)
+            first, second = split_examples(examples, dev_fraction=0.5, seed=seed)
             where = {id_: i for i, id_ in enumerate(examples.ids)}
             rows = {"fit": np.array([where[i] for i in first.ids]), "guard": np.array([where[i] for i in second.ids])}
+        logits = classifier.logits(examples, progress=progress)
         fitted = _KINDS[method](logits[rows["fit"]], examples.labels[rows["fit"]])
         before = classifier.beside.recalibrator or Temperature(1.0)
         figures: dict[str, Any] = {"method": method, "splits": {}}
@@ -72,13 +77,16 @@ def calibrate(
         if guarantee is not None:
             beside = guarded(np.asarray(fitted(logits[rows["guard"]])), examples.labels[rows["guard"]], guarantee)
             figures["guarantee"] = {key: value.to_json() for key, value in vars(beside).items() if value is not None}
+        model = classifier.model
         if isinstance(fitted, Temperature):
-            fold(classifier.model, fitted.temperature)
+            # A copy: the classifier we were given goes on as it was.
+            model = copy.deepcopy(model)
+            fold(model, fitted.temperature)
             figures["temperature"] = fitted.temperature
         else:
             beside = Beside(fitted, beside.threshold, beside.sets)
-        save_whole(classifier.model, classifier.tokenizer, beside, out)
-    return figures
+        save_whole(model, classifier.tokenizer, beside, out)
+    return dict(json_safe(figures))
 
 
 def guarded(probs: NDArray[np.float64], labels: NDArray[np.int64], accuracy: float) -> Beside:
@@ -91,9 +99,13 @@ def guarded(probs: NDArray[np.float64], labels: NDArray[np.int64], accuracy: flo
 
 def save_whole(model: nn.Module, tokenizer: Any, beside: Beside, folder: Path) -> None:
     """Write a checkpoint and what is beside it under a name of its own, then rename: complete or absent."""
+    folder = folder.absolute()
     scratch = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(scratch, ignore_errors=True)
-    save(model, tokenizer, scratch)
-    write_beside(scratch, beside)
-    shutil.rmtree(folder, ignore_errors=True)
-    scratch.rename(folder)
+    try:
+        save(model, tokenizer, scratch)
+        write_beside(scratch, beside)
+        shutil.rmtree(folder, ignore_errors=True)
+        scratch.rename(folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

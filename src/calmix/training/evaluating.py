@@ -1,6 +1,7 @@
 """The figures of a set of predictions, as every command reports them."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from calmix.calibration import (
     smooth_ece,
 )
 
-__all__ = ["intervals", "measure", "measure_groups"]
+__all__ = ["intervals", "json_safe", "measure", "measure_groups"]
 
 Probs = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -53,6 +54,17 @@ def measure_groups(
         str(values[k]): measure(probs[positions == k], labels[positions == k], bins=bins)
         for k in np.argsort(-counts, kind="stable")
     }
+
+
+def json_safe(value: Any) -> Any:
+    """Return figures as JSON can hold them: numbers that are not finite become None, arrays and tuples lists."""
+    if isinstance(value, Mapping):
+        return {str(key): json_safe(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [json_safe(inner) for inner in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _metrics(bins: int) -> dict[str, Callable[[Any, Any], float]]:

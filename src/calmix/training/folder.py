@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import platform
+import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,37 +17,63 @@ from calmix._version import __version__
 from calmix.data import write_text
 from calmix.errors import InputError
 
-__all__ = ["claim_empty", "config_hash", "file_hash", "is_finished", "locked", "open_run", "to_toml", "versions"]
+__all__ = [
+    "FinishedRun",
+    "abandon",
+    "begin_run",
+    "claim_empty",
+    "config_hash",
+    "file_hash",
+    "find_run",
+    "is_finished",
+    "locked",
+    "to_toml",
+    "versions",
+]
 
 _FINISHED = "metrics.json"
+_RUN = "run.toml"
 
 
-def open_run(out: Path, config: Mapping[str, Any], decided: Mapping[str, Any]) -> dict[str, Any]:
-    """Claim `out` for the run that `config` determines and return what was decided when it began.
+class FinishedRun(InputError):
+    """A run that is asked for again, with its figures already there."""
 
-    A new run writes `run.toml` with `decided` (precision, threads) in it; an unfinished one with the same hash
-    returns the decisions it was begun with, so that it goes on as it was. Anything else is refused.
+
+def find_run(out: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what was decided (precision, threads) when the unfinished run in `out` began; None for a new run.
+
+    A run goes on as it was begun. A folder that holds anything but this run, unfinished, is refused.
     """
-    key = config_hash(config)
-    run_file = out / "run.toml"
-    if run_file.is_file():
-        found = _read(run_file)
-        if found.get("hash") != key:
-            changed = _difference(found.get("config", {}), _plain(config))
-            raise InputError(f"{out}: holds a different run ({changed}); give another --out or remove it")
-        if is_finished(out):
-            raise InputError(f"{out}: holds this very run, finished; its figures are in {out / _FINISHED}")
-        return dict(found["decided"])
-    _refuse_occupied(out)
+    run_file = out / _RUN
+    if not run_file.is_file():
+        _refuse_occupied(out)
+        return None
+    found = _read(run_file)
+    if found.get("hash") != config_hash(config):
+        changed = _difference(found.get("config", {}), _plain(config))
+        raise InputError(f"{out}: holds a different run ({changed}); give another --out or remove it")
+    if is_finished(out):
+        raise FinishedRun(f"{out}: holds this very run, finished; its figures are in {out / _FINISHED}")
+    return dict(found["decided"])
+
+
+def begin_run(out: Path, config: Mapping[str, Any], decided: Mapping[str, Any]) -> None:
+    """Write down what a new run is and what was decided for it."""
     body = {
         "calmix": __version__,
-        "hash": key,
+        "hash": config_hash(config),
         "config": _plain(config),
         "decided": dict(decided),
         "versions": versions(),
     }
-    write_text(run_file, to_toml(body))
-    return dict(decided)
+    write_text(out / _RUN, to_toml(body))
+
+
+def abandon(out: Path) -> None:
+    """Take back the beginning of a run that failed before anything of it was worth keeping."""
+    if not (out / "log.jsonl").exists() and not any((out / "checkpoints").glob("step-*")):
+        (out / _RUN).unlink(missing_ok=True)
+        shutil.rmtree(out / "checkpoints", ignore_errors=True)
 
 
 def is_finished(out: Path) -> bool:
@@ -57,48 +84,63 @@ def is_finished(out: Path) -> bool:
 @contextmanager
 def claim_empty(out: Path) -> Iterator[None]:
     """Hold a folder that must be new or empty while something is written to it."""
-    _refuse_occupied(out)
     with locked(out):
+        _refuse_occupied(out)
         yield
 
 
 def _refuse_occupied(out: Path) -> None:
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file; --out must be a folder that is new or empty")
-    if out.is_dir() and any(p.name != ".lock" for p in out.iterdir()):
+    if any(p.name != _LOCK for p in out.iterdir()):
         raise InputError(f"{out}: is not empty and holds no run of ours; give another --out")
+
+
+_LOCK = ".lock"
 
 
 @contextmanager
 def locked(out: Path) -> Iterator[None]:
     """Hold a folder, made if need be, against a second command; removed again if nothing was written there."""
-    missing = [p for p in (out, *out.parents) if not p.exists()]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        handle = os.open(out / ".lock", os.O_RDWR | os.O_CREAT)
-    except FileExistsError:
-        raise InputError(f"{out}: is a file; --out must be a folder that is new or empty") from None
-    except OSError as error:
-        raise InputError(f"{out}: cannot be written to ({error.strerror}); give another --out") from None
+    made: list[Path] = []
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever held it may have removed the file between our opening and our locking it.
-            if os.stat(out / ".lock").st_ino != os.fstat(handle).st_ino:
-                raise FileNotFoundError
-        except OSError:
-            raise InputError(f"{out}: another calmix command is writing to it right now") from None
+            if out.exists() and not out.is_dir():
+                raise InputError(f"{out}: is a file; --out must be a folder that is new or empty")
+            made += [p for p in (out, *out.parents) if not p.exists()]
+            out.mkdir(parents=True, exist_ok=True)
+            handle = os.open(out / _LOCK, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise InputError(f"{out}: cannot be written to ({error.strerror}); give another --out") from None
         try:
-            yield
+            _hold(out, handle)
+            try:
+                yield
+            finally:
+                (out / _LOCK).unlink(missing_ok=True)
         finally:
-            (out / ".lock").unlink(missing_ok=True)
-            for folder in missing:
-                if not any(folder.iterdir()):
-                    folder.rmdir()
-                else:
-                    break
+            os.close(handle)
     finally:
-        os.close(handle)
+        _remove_empty(made)
+
+
+def _hold(out: Path, handle: int) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Whoever held it may have removed the file between our opening and our locking it.
+        if os.stat(out / _LOCK).st_ino != os.fstat(handle).st_ino:
+            raise FileNotFoundError
+    except OSError:
+        raise InputError(f"{out}: another calmix command is writing to it right now") from None
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders from the inside out, up to the first that something is in."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

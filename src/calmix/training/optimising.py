@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from operator import index
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from calmix.errors import InputError
+from calmix.training.selecting import Selection
 
 __all__ = ["Schedule", "adamw", "check_hyper", "learning_rate", "set_learning_rate", "step_unless_bad"]
 
@@ -44,7 +46,8 @@ def learning_rate(step: int, *, steps: int, peak: float, warmup: float, schedule
         return peak * (step + 1) / rising
     if schedule == "constant":
         return peak
-    return peak * (steps - step) / max(1, steps - rising)
+    # Never below 0, should a sampling make later epochs longer than the first.
+    return peak * max(0, steps - step) / max(1, steps - rising)
 
 
 def step_unless_bad(optimizer: torch.optim.Optimizer, norm: Tensor) -> Tensor:
@@ -61,26 +64,61 @@ def step_unless_bad(optimizer: torch.optim.Optimizer, norm: Tensor) -> Tensor:
     return bad
 
 
-_AT_LEAST = {"epochs": 1, "batch_size": 1, "accumulate": 1, "max_length": 2, "bins": 1, "patience": 0, "seed": 0}
+_WHOLE = {
+    "epochs": 1,
+    "batch_size": 1,
+    "accumulate": 1,
+    "max_length": 2,
+    "bins": 1,
+    "patience": 0,
+    "seed": 0,
+    "checkpoint_epochs": 0,
+}
 _BETWEEN = {
     "lr": (0.0, 1.0),
     "weight_decay": (0.0, 1.0),
     "warmup": (0.0, 1.0),
     "clip": (0.0, math.inf),
-    "dev_fraction": (0.0, 1.0),
-    "guarantee": (0.0, 1.0),
+    "checkpoint_minutes": (0.0, math.inf),
+}
+_INSIDE = {"dev_fraction": (0.0, 1.0), "guarantee": (0.0, 1.0)}
+_ONE_OF = {
+    "schedule": get_args(Schedule),
+    "select": get_args(Selection),
+    "precision": ("auto", "fp32", "bf16"),
 }
 
 
-def check_hyper(values: Mapping[str, Any]) -> None:
-    """Refuse numbers that cannot be meant."""
-    for name, value in values.items():
-        if value is None:
-            continue
-        option = "--" + name.replace("_", "-")
-        if name in _AT_LEAST and not value >= _AT_LEAST[name]:
-            raise InputError(f"{option} must be at least {_AT_LEAST[name]}, not {value}")
-        if name in _BETWEEN:
-            low, high = _BETWEEN[name]
-            if not (math.isfinite(value) and low <= value <= high):
-                raise InputError(f"{option} must be between {low:g} and {high:g}, not {value}")
+def check_hyper(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings as plain Python numbers; refuse what cannot be meant."""
+    return {name: None if value is None else _checked(name, value) for name, value in values.items()}
+
+
+def _checked(name: str, value: Any) -> Any:
+    option = "--" + name.replace("_", "-")
+    if name in _ONE_OF:
+        if value not in _ONE_OF[name]:
+            raise InputError(f"{option} must be one of {', '.join(_ONE_OF[name])}, not {value!r}")
+        return value
+    if name in _WHOLE:
+        try:
+            whole = index(value)
+        except TypeError:
+            raise InputError(f"{option} must be a whole number, not {value!r}") from None
+        if not _WHOLE[name] <= whole < 2**63:
+            raise InputError(f"{option} must be at least {_WHOLE[name]}, not {value}")
+        return whole
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InputError(f"{option} must be a number, not {value!r}") from None
+    if name in _INSIDE:
+        low, high = _INSIDE[name]
+        if not low < number < high:
+            raise InputError(f"{option} must lie between {low:g} and {high:g}, and be neither, not {value}")
+        return number
+    low, high = _BETWEEN[name]
+    if not (math.isfinite(number) and low <= number <= high):
+        limits = f"{low:g} or above" if high == math.inf else f"between {low:g} and {high:g}"
+        raise InputError(f"{option} must be {limits}, not {value}")
+    return number

@@ -1,40 +1,40 @@
 """From a table of labelled texts to a calibrated checkpoint and its figures, in one run folder."""
 
-import shutil
+import os
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import torch
-from accelerate import Accelerator, PartialState
-from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_list
-from numpy.typing import NDArray
+from accelerate import Accelerator
 from torch import nn
 
-from calmix.calibration import Temperature
-from calmix.data import Examples, write_json, write_table, write_text
+from calmix.errors import InputError
 from calmix.mixing import Recipe, choose, fill_tokens
-from calmix.models import Beside, encode, fold, identity, load_for_training, resolve, usable_length
-from calmix.training.batches import training_set
-from calmix.training.card import model_card
-from calmix.training.correcting import guarded, save_whole
-from calmix.training.evaluating import measure
-from calmix.training.folder import config_hash, file_hash, locked, open_run
+from calmix.models import Packed, encode, identity, load_for_training, resolve, usable_length
+from calmix.training.batches import TrainingSet, training_set
+from calmix.training.finishing import finish
+from calmix.training.folder import abandon, begin_run, config_hash, find_run, locked
+from calmix.training.launching import (
+    Precision,
+    accelerator_for,
+    check_trackers,
+    from_main,
+    precision_for,
+    start_trackers,
+)
 from calmix.training.loop import Progress, fit, predict_everywhere
+from calmix.training.naming import recipe_name
 from calmix.training.optimising import Schedule, adamw, check_hyper
-from calmix.training.predictions import prediction_table
-from calmix.training.preparing import ClassWeights, Source, class_weights_of, prepare_sets
+from calmix.training.preparing import ClassWeights, Sets, Source, class_weights_of, prepare_sets
 from calmix.training.rehearsing import rehearse
 from calmix.training.selecting import Selection
 from calmix.training.stepping import Stepper
 
-__all__ = ["Precision", "Run", "train"]
-
-Precision = Literal["auto", "fp32", "bf16"]
+__all__ = ["Run", "train"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def train(
     dev: Source | None = None,
     test: Source | None = None,
     ood: Mapping[str, Source] | None = None,
-    model: str = "minilm",
+    model: str | Path = "minilm",
     recipe: str | Recipe = "erm",
     options: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -135,21 +135,25 @@ def train(
         on_note: called with each thing the user should know.
     """
     method = recipe if isinstance(recipe, Recipe) else choose(recipe, options)
-    hyper: dict[str, Any] = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "lr": lr,
-        "weight_decay": weight_decay,
-        "warmup": warmup,
-        "schedule": schedule,
-        "clip": clip,
-        "accumulate": accumulate,
-        "select": select,
-        "patience": patience,
-        "seed": seed,
-    }
-    check_hyper({**hyper, "max_length": max_length, "bins": bins, "dev_fraction": dev_fraction, "guarantee": guarantee})
-    columns = {"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id, "votes": votes}
+    check_trackers(track)
+    hyper = check_hyper(
+        {
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "warmup": warmup,
+            "schedule": schedule,
+            "clip": clip,
+            "accumulate": accumulate,
+            "select": select,
+            "patience": patience,
+            "seed": seed,
+        }
+    )
+    measures = check_hyper({"max_length": max_length, "bins": bins, "guarantee": guarantee})
+    saving = check_hyper({"checkpoint_minutes": checkpoint_minutes, "checkpoint_epochs": checkpoint_epochs})
+    check_hyper({"precision": precision, "dev_fraction": dev_fraction})
     sets = prepare_sets(
         train,
         dev=dev,
@@ -158,57 +162,52 @@ def train(
         guard=guarantee is not None,
         dev_fraction=dev_fraction,
         seed=seed,
-        columns=columns,
+        columns={"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id, "votes": votes},
     )
     if method.prepare is not None:
         sets = replace(sets, train=method.prepare(sets.train))
     weights = class_weights_of(sets.train, class_weights)
+    pretrained = resolve(os.fspath(model))
     config = {
-        "recipe": _recipe_name(recipe),
+        "recipe": recipe_name(recipe),
         "options": dict(options or {}),
-        "model": model,
-        "model_hash": identity(resolve(model)),
+        "model": os.fspath(model),
+        "model_hash": identity(pretrained),
         **hyper,
-        "max_length": max_length,
-        "bins": bins,
-        "guarantee": guarantee,
+        **measures,
         "class_weights": None if weights is None else weights.tolist(),
         "gradient_checkpointing": gradient_checkpointing,
         "data": {name: examples.digest() for name, examples in sets.named().items()},
     }
     folder = Path(out) if out is not None else Path("runs") / f"{config['recipe']}-{config_hash(config)}"
-    main = PartialState().is_main_process
-    with locked(folder) if main and not dry_run else nullcontext():
-        decided: dict[str, Any] = {"precision": _precision(precision), "threads": torch.get_num_threads()}
+    with ExitStack() as held:
+        decided: dict[str, Any] = {"precision": precision_for(precision), "threads": torch.get_num_threads()}
+        resuming = False
         if not dry_run:
-            decided = _from_main(open_run(folder, config, decided) if main else {})
+            found = from_main(partial(_claim, held, folder, config))
+            resuming, decided = found is not None, found or from_main(lambda: decided)
+        if precision not in ("auto", decided["precision"]):
+            raise InputError(f"{folder}: the run there was begun in {decided['precision']}; give another --out")
         torch.set_num_threads(decided["threads"])
-        accelerator = _accelerator(decided["precision"], () if dry_run else track, folder, config)
-        torch.manual_seed(seed)
-        network, tokenizer = load_for_training(
-            resolve(model), label_names=sets.train.label_names, choices=sets.train.kind == "choices"
-        )
-        # Wherever the checkpoint goes, texts are cut where they were cut in training.
-        tokenizer.model_max_length = limit = usable_length(tokenizer, network.config, max_length)
-        if gradient_checkpointing:
-            network.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+        accelerator = accelerator_for(decided["precision"], () if dry_run else track, folder)
+        network, tokenizer = _network(pretrained, sets, seed, max_length, gradient_checkpointing)
+        limit = tokenizer.model_max_length
         packed = {name: encode(examples, tokenizer, max_length=limit) for name, examples in sets.named().items()}
-        notes = sets.notes + [
-            f"{name}: {p.truncated} of {len(p)} texts are longer than {limit} tokens and were cut (--max-length)"
-            for name, p in packed.items()
-            if p.truncated
-        ]
-        if on_note is not None and main:
+        notes = sets.notes + _cut_notes(packed, limit)
+        if on_note is not None and accelerator.is_main_process:
             for note in notes:
                 on_note(note)
         data, fill = training_set(sets.train, packed["train"], weights), fill_tokens(tokenizer)
         rows = {name: len(examples) for name, examples in sets.named().items()}
         if dry_run:
-            optimizer = adamw(network.to(accelerator.device), lr=lr, weight_decay=weight_decay)
-            data = data.to(accelerator.device)
-            stepper = Stepper(network, data, method, accelerator, optimizer, fill=fill, seed=seed, clip=clip)
-            cost = rehearse(stepper, epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed)
+            cost = _rehearsed(network, data, method, accelerator, fill, hyper)
             return Run(folder, {"dry_run": True, "rows": rows, "labels": sets.train.label_names, "notes": notes} | cost)
+        if accelerator.is_main_process:
+            # Until something is saved, a run that fails leaves nothing behind.
+            held.push(lambda kind, *_: abandon(folder) if kind is not None else None)
+            if not resuming:
+                begin_run(folder, config, decided)
+        start_trackers(accelerator, track, config)
         done = fit(
             network,
             data,
@@ -217,93 +216,65 @@ def train(
             fill=fill,
             dev=(packed["dev"], sets.dev.labels),
             out=folder,
-            checkpoint_minutes=checkpoint_minutes,
-            checkpoint_epochs=checkpoint_epochs,
             on_progress=on_progress,
             **hyper,
+            **saving,
         )
         judged = {name: examples for name, examples in sets.named().items() if name != "train"}
         logits = {name: predict_everywhere(network, packed[name], accelerator) for name in judged}
-        accelerator.end_training()
-        if not main:
-            return Run(folder, {})
-        metrics = _finish(folder, network, tokenizer, judged, logits, config)
-        metrics |= {
+        for tracker in accelerator.trackers:
+            tracker.finish()
+        facts = {
             "best_epoch": done.best_epoch,
             "epochs": done.history,
             "seconds": round(done.seconds, 3),
             "rows": rows,
             "notes": notes,
         }
-        write_text(folder / "model" / "README.md", model_card(config, metrics, sets.train.label_names))
-        # Written last: a run with its figures is a finished run.
-        write_json(folder / "metrics.json", metrics)
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        metrics = from_main(partial(finish, folder, network, tokenizer, judged, logits, config, facts))
     return Run(folder, metrics)
 
 
-def _finish(
-    folder: Path,
-    network: nn.Module,
-    tokenizer: Any,
-    judged: Mapping[str, Examples],
-    logits: Mapping[str, NDArray[np.float32]],
-    config: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Fit the temperature on dev, fold it, and write the model and its predictions; return the figures."""
-    scaled = Temperature.fit(logits["dev"], judged["dev"].labels)
-    figures: dict[str, Any] = {}
-    names = judged["dev"].label_names
-    for name, examples in judged.items():
-        raw, probs = np.asarray(Temperature(1.0)(logits[name])), np.asarray(scaled(logits[name]))
-        figures[name] = {
-            "before": measure(raw, examples.labels, bins=config["bins"]),
-            "after": measure(probs, examples.labels, bins=config["bins"]),
-        }
-        table = prediction_table(examples, probs, label_names=names, logits=logits[name])
-        write_table(table, folder / f"predictions-{name}.parquet")
-    found: dict[str, Any] = {"temperature": scaled.temperature, "splits": figures}
-    beside = Beside()
-    if config["guarantee"] is not None:
-        beside = guarded(np.asarray(scaled(logits["guard"])), judged["guard"].labels, config["guarantee"])
-        found["guarantee"] = {key: value.to_json() for key, value in vars(beside).items() if value is not None}
-    fold(network, scaled.temperature)
-    save_whole(network, tokenizer, beside, folder / "model")
-    return found
+def _claim(held: ExitStack, folder: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    held.enter_context(locked(folder))
+    return find_run(folder, config)
 
 
-def _accelerator(precision: str, track: tuple[str, ...], folder: Path, config: Mapping[str, Any]) -> Accelerator:
-    # Its state is global and keeps the precision of whatever ran before in this process.
-    AcceleratorState._reset_state()
-    accelerator = Accelerator(
-        mixed_precision="bf16" if precision == "bf16" else "no",
-        log_with=list(track) or None,
-        project_dir=folder,
-        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+def _network(
+    pretrained: str, sets: Sets, seed: int, max_length: int, gradient_checkpointing: bool
+) -> tuple[nn.Module, Any]:
+    """Return the model to train, its head drawn from the seed, and its tokenizer, set to cut texts where we do."""
+    torch.manual_seed(seed)
+    network, tokenizer = load_for_training(
+        pretrained, label_names=sets.train.label_names, choices=sets.train.kind == "choices"
     )
-    if track:
-        plain = {name: value for name, value in config.items() if isinstance(value, int | float | str)}
-        accelerator.init_trackers("calmix", config=plain)
-    return accelerator
+    # Wherever the checkpoint goes, texts are cut where they were cut in training.
+    tokenizer.model_max_length = usable_length(tokenizer, network.config, max_length)
+    if gradient_checkpointing:
+        try:
+            network.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+        except ValueError:
+            raise InputError(f"{pretrained}: its architecture cannot recompute activations") from None
+    return network, tokenizer
 
 
-def _precision(asked: Precision) -> str:
-    if asked == "auto":
-        return "bf16" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "fp32"
-    return asked
+def _cut_notes(packed: Mapping[str, Packed], limit: int) -> list[str]:
+    return [
+        f"{name}: {p.truncated} of {len(p)} texts are longer than {limit} tokens and were cut (--max-length)"
+        for name, p in packed.items()
+        if p.truncated
+    ]
 
 
-def _from_main(value: dict[str, Any]) -> dict[str, Any]:
-    held = [value]
-    broadcast_object_list(held)
-    return held[0]
-
-
-def _recipe_name(recipe: str | Recipe) -> str:
-    """Return what stands for the recipe in a run's identity: a file's content counts, not its name alone."""
-    if isinstance(recipe, Recipe):
-        return f"custom-{getattr(recipe.loss, '__qualname__', 'loss').split('.')[0]}"
-    file, _, function = recipe.rpartition(":")
-    if file.endswith(".py"):
-        return f"{Path(file).stem}.{function}-{file_hash(Path(file))[:8]}"
-    return recipe.replace(":", ".")
+def _rehearsed(
+    network: nn.Module,
+    data: TrainingSet,
+    recipe: Recipe,
+    accelerator: Accelerator,
+    fill: Mapping[str, int],
+    hyper: Mapping[str, Any],
+) -> dict[str, Any]:
+    optimizer = adamw(network.to(accelerator.device), lr=hyper["lr"], weight_decay=hyper["weight_decay"])
+    data = data.to(accelerator.device)
+    stepper = Stepper(network, data, recipe, accelerator, optimizer, fill=fill, seed=hyper["seed"], clip=hyper["clip"])
+    return rehearse(stepper, **{name: hyper[name] for name in ("epochs", "batch_size", "accumulate", "seed")})

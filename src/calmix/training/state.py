@@ -32,10 +32,10 @@ def save_state(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tenso
     sums = {}
     for name, group in tensors.items():
         file = scratch / f"{name}.safetensors"
-        save_file({k: v.detach().contiguous().cpu() for k, v in group.items()}, file)
+        save_file(_apart(group), file)
         _sync(file)
         sums[file.name] = file_hash(file)
-    write_text(scratch / "state.json", json.dumps({"step": step, "sha256": sums, "facts": facts}))
+    write_text(scratch / "state.json", json.dumps({"step": step, "sha256": sums, "facts": facts}, allow_nan=False))
     os.rename(scratch, final)
     _sync(folder)
     for old in sorted(folder.glob("step-*"))[:-_KEEP]:
@@ -51,9 +51,10 @@ def latest(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] 
                 if file_hash(candidate / name) != checksum:
                     raise ValueError(name)
             tensors = {Path(name).stem: load_file(candidate / name) for name in state["sha256"]}
-        except (OSError, ValueError, KeyError):
+            facts = dict(state["facts"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
-        return tensors, dict(state["facts"])
+        return tensors, facts
     return None
 
 
@@ -70,6 +71,18 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tenso
         index, _, slot = name.partition(".")
         state.setdefault(int(index), {})[slot] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _apart(group: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors on the host, none sharing memory with another: safetensors refuses tied weights."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in group.items():
+        host = tensor.detach().contiguous().cpu()
+        where = host.untyped_storage().data_ptr()
+        found[name] = host.clone() if where in seen else host
+        seen.add(where)
+    return found
 
 
 def _sync(path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from calmix.errors import TrainingError
+from calmix.errors import InputError, TrainingError
 from calmix.mixing import Recipe, Step
 from calmix.models import anatomy
 from calmix.training.batches import Part, TrainingSet, seed_for
@@ -44,10 +44,11 @@ class Stepper:
         self.parts, self.variants = anatomy(model), recipe.variants(model)
         self.wrapped = accelerator.prepare_model(model)
         self.generator = torch.Generator(device)
-        self.loss = torch.zeros((), device=device)
+        # Summed over the whole epoch, in one order, however often it is read: a resumed run logs the same bits.
+        self.loss = torch.zeros((), device=device, dtype=torch.float32 if device.type == "mps" else torch.float64)
         self.bad = torch.full((), -1.0, device=device)
         self.number = torch.zeros((), device=device)
-        self.rows = 0
+        self.rows = self.seen = 0
         alone = accelerator.num_processes == 1 and device.type == "cuda"
         self.captures = Captures(self.generator) if capture and alone else None
 
@@ -58,6 +59,7 @@ class Stepper:
         set_learning_rate(self.optimizer, lr)
         self.number.fill_(number)
         self.rows += sum(len(part.rows) * part.counts for part in parts)
+        self.seen += parts[-1].batch
         if self.captures is not None and len(parts) == 1:
             self._seed(number, 0)
             part = parts[0]
@@ -93,10 +95,17 @@ class Stepper:
             fill=self.fill,
             variant=variant,
         )
-        losses = self.recipe.loss(step).sum() * float(part.counts)
-        # Wrapped models average gradients over processes: scaled by their number, it is the sum.
-        self.accelerator.backward(losses * (self.accelerator.num_processes / part.batch))
-        self.loss += losses.detach()
+        losses = self.recipe.loss(step)
+        if losses.shape != rows.shape:
+            raise InputError(
+                f"the recipe's loss has shape {tuple(losses.shape)} for {len(rows)} rows: it must return one per row"
+            )
+        loss = losses.sum() * float(part.counts)
+        # Wrapped models average gradients over processes: scaled by their number, it is the sum. A loss that is
+        # not finite may have a gradient that is: made NaN, it stops the update here and in every other process.
+        scale = torch.where(torch.isfinite(loss.detach()), self.accelerator.num_processes / part.batch, torch.nan)
+        (loss * scale).backward()  # type: ignore[no-untyped-call]
+        self.loss += loss.detach()
 
     def _update(self) -> None:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
@@ -105,14 +114,17 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
 
     def read(self, out: Path | None) -> tuple[int, float]:
-        """Return how many rows this process trained since last asked, and their summed loss."""
-        rows, loss, bad = self.rows, float(self.loss), float(self.bad)
-        self.rows = 0
-        self.loss.zero_()
+        """Return how many rows this process trained in this epoch, and their summed loss."""
+        loss, bad = float(self.loss), float(self.bad)
         if bad >= 0:
             where = "" if out is None else f" The last good checkpoint, if any, is in {out / 'checkpoints'}."
             raise TrainingError(
                 f"the loss or its gradient stopped being finite at step {int(bad) + 1}; "
                 f"the weights were not touched by it. Try a lower --lr.{where}"
             )
-        return rows, loss
+        return self.rows, loss
+
+    def restart(self, rows: int = 0, loss: float = 0.0) -> None:
+        """Begin an epoch, or go on with one that has come so far."""
+        self.rows = rows
+        self.loss.fill_(loss)

@@ -1,0 +1,58 @@
+"""The end of a run: temperature, figures, predictions, and the checkpoint with its card."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from calmix.calibration import Temperature
+from calmix.data import Examples, write_json, write_table, write_text
+from calmix.models import Beside, fold
+from calmix.training.card import model_card
+from calmix.training.correcting import guarded, save_whole
+from calmix.training.evaluating import json_safe, measure
+from calmix.training.predictions import prediction_table
+
+__all__ = ["finish"]
+
+
+def finish(
+    folder: Path,
+    network: nn.Module,
+    tokenizer: Any,
+    judged: Mapping[str, Examples],
+    logits: Mapping[str, NDArray[np.float32]],
+    config: Mapping[str, Any],
+    facts: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Fit the temperature on dev, fold it, write everything a finished run has, and return its figures.
+
+    `facts` are what is known already: epochs, rows, notes. The figures are written last: a run with them is finished.
+    """
+    scaled = Temperature.fit(logits["dev"], judged["dev"].labels)
+    names = judged["dev"].label_names
+    figures: dict[str, Any] = {}
+    for name, examples in judged.items():
+        raw, probs = np.asarray(Temperature(1.0)(logits[name])), np.asarray(scaled(logits[name]))
+        figures[name] = {
+            "before": measure(raw, examples.labels, bins=config["bins"]),
+            "after": measure(probs, examples.labels, bins=config["bins"]),
+        }
+        table = prediction_table(examples, probs, label_names=names, logits=logits[name])
+        write_table(table, folder / f"predictions-{name}.parquet")
+    metrics: dict[str, Any] = {"temperature": scaled.temperature, "splits": figures}
+    beside = Beside()
+    if config["guarantee"] is not None:
+        beside = guarded(np.asarray(scaled(logits["guard"])), judged["guard"].labels, config["guarantee"])
+        metrics["guarantee"] = {key: value.to_json() for key, value in vars(beside).items() if value is not None}
+    fold(network, scaled.temperature)
+    save_whole(network, tokenizer, beside, folder / "model")
+    metrics = json_safe({**metrics, **facts})
+    write_text(folder / "model" / "README.md", model_card(config, metrics, names))
+    write_json(folder / "metrics.json", metrics)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return metrics

@@ -1,0 +1,117 @@
+"""What a run has come to, and where that is kept: counters, the best epoch's weights, log and checkpoints."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from calmix.data import write_text
+from calmix.training.launching import from_main
+from calmix.training.state import latest, load_optimizer, optimizer_tensors, save_state
+from calmix.training.stepping import Stepper
+
+__all__ = ["Fit", "Keeper"]
+
+
+@dataclass
+class Fit:
+    """What a run has come to: saved with every checkpoint, returned at the end."""
+
+    history: list[dict[str, Any]] = field(default_factory=list)
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    best_epoch: int = 0
+    best_score: float | None = None
+    loss: float = 0.0
+    rows: int = 0
+    seconds: float = 0.0
+
+
+class Keeper:
+    """Keeps a run: in memory always, and in the folder `out` if there is one, on the main process."""
+
+    def __init__(self, model: nn.Module, stepper: Stepper, out: Path | None, *, minutes: float) -> None:
+        self.model, self.stepper, self.out = model, stepper, out
+        self.main = stepper.accelerator.is_main_process
+        self.every, self.began = 60 * minutes, time.monotonic()
+        self.saved = self.began
+        self.run = Fit()
+        self.best: Mapping[str, Tensor] | None = None
+        self.before = 0.0
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint, if there is one: the main process reads it for all."""
+        found = None if self.out is None else from_main(partial(latest, self.out / "checkpoints"))
+        if found is None:
+            return
+        tensors, facts = found
+        self.run, self.best = Fit(**facts), tensors.get("best")
+        self.before = self.run.seconds
+        self.model.load_state_dict(tensors["weights"])
+        load_optimizer(self.stepper.optimizer, tensors["optimizer"])
+        if self.main:
+            self.stepper.restart(self.run.rows, self.run.loss)
+
+    def read(self) -> None:
+        """Bring the counters up to date with the device."""
+        self.run.rows, self.run.loss = self.stepper.read(self.out)
+        self.run.seconds = self.seconds()
+
+    def seconds(self) -> float:
+        """Return the time spent on the run, over all the processes that worked on it one after another."""
+        return self.before + time.monotonic() - self.began
+
+    def rate(self) -> float:
+        """Return the samples per second since this process began."""
+        return self.stepper.seen / max(1e-9, time.monotonic() - self.began)
+
+    def judge(self, worth: float) -> None:
+        """Keep the weights if the epoch that ended is the best; at equal worth the later one is kept.
+
+        That is what selecting by `none` means.
+        """
+        if self.run.best_score is None or worth >= self.run.best_score:
+            self.run.best_score, self.run.best_epoch = worth, self.run.epoch
+            self.best = {name: tensor.clone() for name, tensor in _named(self.model).items()}
+
+    def restore_best(self) -> None:
+        """Put the best epoch's weights back into the model."""
+        if self.best is not None:
+            self.model.load_state_dict(self.best)
+
+    def log(self) -> None:
+        """Write a line for each epoch."""
+        if self.out is not None and self.main:
+            lines = [json.dumps(entry, allow_nan=False) + "\n" for entry in self.run.history]
+            write_text(self.out / "log.jsonl", "".join(lines))
+
+    def save_if_due(self) -> None:
+        """Write a checkpoint if the last one is old enough."""
+        if time.monotonic() - self.saved >= self.every:
+            self.save()
+
+    def save(self) -> bool:
+        """Write a checkpoint, if there is a folder and anything has been learnt; return whether."""
+        if self.out is None or self.run.step == 0:
+            return False
+        if self.main:
+            groups: dict[str, Mapping[str, Tensor]] = {
+                "weights": _named(self.model),
+                "optimizer": optimizer_tensors(self.stepper.optimizer),
+            }
+            if self.best is not None:
+                groups["best"] = self.best
+            save_state(self.out / "checkpoints", self.run.step, groups, vars(self.run))
+        self.saved = time.monotonic()
+        return True
+
+
+def _named(model: nn.Module) -> dict[str, Tensor]:
+    """Return the model's weights by name, tied ones under each of their names."""
+    return {name: tensor.detach() for name, tensor in model.state_dict().items()}

@@ -1,0 +1,87 @@
+"""One process or several: how each is set up, and what the main one decides for all."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_list
+from torch import nn
+
+from calmix.errors import InputError, TrainingError
+
+__all__ = ["Precision", "accelerator_for", "check_trackers", "from_main", "precision_for", "start_trackers", "unwrap"]
+
+Precision = Literal["auto", "fp32", "bf16"]
+T = TypeVar("T")
+
+
+def from_main(make: Callable[[], T]) -> T:
+    """Return on every process what the main one makes; what fails there fails everywhere, so that nobody waits."""
+    state = PartialState()
+    if state.num_processes == 1:
+        return make()
+    held: list[Any] = [None, None]
+    if state.is_main_process:
+        try:
+            held[0] = make()
+        except Exception as error:
+            known = isinstance(error, InputError | TrainingError)
+            held[1] = error if known else TrainingError(f"the main process failed: {type(error).__name__}: {error}")
+            broadcast_object_list(held)
+            raise
+    broadcast_object_list(held)
+    if held[1] is not None:
+        raise held[1]
+    made: T = held[0]
+    return made
+
+
+def accelerator_for(precision: str, track: Sequence[str], folder: Path) -> Accelerator:
+    """Return an accelerator of this precision, whatever ran before in this process."""
+    # Its state is global and keeps the precision of the run before.
+    AcceleratorState._reset_state()
+    return Accelerator(
+        mixed_precision="bf16" if precision == "bf16" else "no",
+        log_with=list(track) or None,
+        project_dir=folder,
+        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+    )
+
+
+def precision_for(asked: Precision) -> str:
+    """Return the arithmetic to use here: bf16 on GPUs that have it, unless something was asked for."""
+    if asked == "auto":
+        return "bf16" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "fp32"
+    return asked
+
+
+def unwrap(model: nn.Module) -> None:
+    """Take the accelerator's lower-precision forward off a model: its class's own is underneath.
+
+    `Accelerator.unwrap_model` would strip the forward of transformers' own decorators, too.
+    """
+    for name in ("forward", "_original_forward"):
+        model.__dict__.pop(name, None)
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse trackers that accelerate does not know or that are not installed."""
+    from accelerate.tracking import LoggerType, get_available_trackers
+
+    known = [str(name) for name in LoggerType if str(name) != "all"]
+    installed = {str(name) for name in get_available_trackers()}
+    for name in names:
+        if name not in known:
+            raise InputError(f"--track {name}: there is no such tracker (there are: {', '.join(known)})")
+        if name not in installed:
+            raise InputError(f"--track {name}: it is not installed; pip install {name}")
+
+
+def start_trackers(accelerator: Accelerator, track: Sequence[str], config: Mapping[str, Any]) -> None:
+    """Begin to track a run, with its settings."""
+    if track:
+        plain = {name: value for name, value in config.items() if isinstance(value, int | float | str)}
+        accelerator.init_trackers("calmix", config=plain)
