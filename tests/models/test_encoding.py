@@ -1,6 +1,7 @@
 """Token ids, packed once; batches equal to the tokenizer's own padding."""
 
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,15 @@ def test_the_usable_length_is_the_smallest_of_the_limits(
     config = tiny.config(architecture)
     config.max_position_embeddings = positions
     assert usable_length(tiny.tokenizer(architecture), config, asked) == usable
+
+
+def test_where_nothing_sets_a_limit_texts_are_not_cut() -> None:
+    tokenizer = tiny.tokenizer("bert")
+    tokenizer.model_max_length = int(1e30)
+    limit = usable_length(tokenizer, SimpleNamespace(model_type="xlnet"), None)
+    packed = encode(Examples.from_texts(["cat " * 3000], ["x"]), tokenizer, max_length=limit)
+    assert packed.host_lengths.tolist() == [3002]
+    assert packed.truncated == 0
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "mpnet", "distilbert", "electra"])

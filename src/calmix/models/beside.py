@@ -39,6 +39,8 @@ def read_beside(folder: Path) -> Beside:
         return Beside()
     try:
         state: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(state, dict):
+            raise ValueError("not an object")
         return Beside(
             recalibrator=from_json(state["recalibrator"]) if "recalibrator" in state else None,
             threshold=SelectiveThreshold.from_json(state["threshold"]) if "threshold" in state else None,

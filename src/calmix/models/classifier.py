@@ -80,18 +80,37 @@ def load(folder: str | Path) -> Classifier:
 def _examples(texts: Sequence[Text]) -> Examples:
     if isinstance(texts, str):
         raise InputError("predict takes a list of texts, not one text: put it in brackets")
-    if not texts:
+    rows = list(texts)
+    if not rows:
         raise InputError("there are no texts to predict")
-    columns: dict[str, pa.Array] = {"id": pa.array([str(i) for i in range(len(texts))])}
-    if all(isinstance(text, str) for text in texts):
-        columns["text"] = pa.array(texts, pa.string())
-    elif all(not isinstance(text, str) and len(text) == 2 for text in texts):
-        first, second = zip(*texts, strict=True)
-        columns["text"] = pa.array(first, pa.string())
-        if all(isinstance(part, str) for part in second):
-            columns["text_b"] = pa.array(second, pa.string())
-        else:
-            columns["choices"] = pa.array([list(part) for part in second], pa.list_(pa.string()))
+    kinds = [_kind(row) for row in rows]
+    if None in kinds or len(set(kinds)) > 1:
+        odd = next(i for i, kind in enumerate(kinds) if kind is None or kind != kinds[0])
+        shown = repr(rows[odd])
+        raise InputError(
+            "texts must be all strings, all pairs (text, text), or all (text, [choices]); "
+            f"number {odd + 1} is {shown if len(shown) <= 60 else shown[:57] + '...'}"
+        )
+    columns: dict[str, pa.Array] = {"id": pa.array([str(i) for i in range(len(rows))])}
+    if kinds[0] == "text":
+        columns["text"] = pa.array([str(row) for row in rows], pa.string())
     else:
-        raise InputError("texts must be all strings, all pairs (text, text), or all (text, [choices])")
-    return Examples(pa.table(columns), np.full(len(texts), -1), ())
+        columns["text"] = pa.array([row[0] for row in rows], pa.string())
+        if kinds[0] == "text_b":
+            columns["text_b"] = pa.array([row[1] for row in rows], pa.string())
+        else:
+            columns["choices"] = pa.array([list(row[1]) for row in rows], pa.list_(pa.string()))
+    return Examples(pa.table(columns), np.full(len(rows), -1), ())
+
+
+def _kind(row: Any) -> str | None:
+    """Return what a row holds beside its text; None for what cannot be read."""
+    if isinstance(row, str):
+        return "text"
+    if not (isinstance(row, tuple | list) and len(row) == 2 and isinstance(row[0], str)):
+        return None
+    if isinstance(row[1], str):
+        return "text_b"
+    choices = row[1]
+    readable = isinstance(choices, tuple | list) and choices and all(isinstance(choice, str) for choice in choices)
+    return "choices" if readable else None

@@ -84,7 +84,8 @@ class Packed:
 
 def usable_length(tokenizer: Any, config: Any, max_length: int | None) -> int:
     """Return how many tokens a sequence may have: what was asked, bounded by what the model can read."""
-    limits = [int(tokenizer.model_max_length)]
+    # A tokenizer without a limit says 10^30, which no tokenizers library takes.
+    limits = [min(int(tokenizer.model_max_length), 1_000_000)]
     positions = getattr(config, "max_position_embeddings", None)
     if positions and positions > 0:
         limits.append(positions - 2 if counts_from_padding(config) else positions)

@@ -1,0 +1,124 @@
+"""A trained classifier: texts in, calibrated probabilities out."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from calmix.calibration import VectorScaling
+from calmix.errors import InputError
+from calmix.models import encode, load, load_trained, predict_logits
+from calmix.models.beside import Beside, write_beside
+
+TEXTS = ["the cat saw rain", "bread", "my old dog liked snow and hail"]
+
+
+def test_probabilities_are_the_softmax_of_the_models_logits(checkpoint: Any, architecture: str) -> None:
+    classifier = load(checkpoint(architecture))
+    model, tokenizer = load_trained(checkpoint(architecture))
+    inputs = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    expected = torch.softmax(model(**inputs).logits.double(), -1)
+    found = classifier.predict_proba(TEXTS)
+    np.testing.assert_allclose(found, expected.detach(), atol=1e-6)
+    assert classifier.label_names == tiny.LABELS
+    assert classifier.predict(TEXTS) == [tiny.LABELS[k] for k in expected.argmax(1)]
+
+
+def test_pairs_are_read_together(checkpoint: Any) -> None:
+    classifier = load(checkpoint("bert"))
+    model, tokenizer = load_trained(checkpoint("bert"))
+    pairs = [("the cat", "snow"), ("bread and butter", "a big pie today")]
+    inputs = tokenizer(*(list(part) for part in zip(*pairs, strict=True)), padding=True, return_tensors="pt")
+    expected = torch.softmax(model(**inputs).logits.double(), -1).detach()
+    np.testing.assert_allclose(classifier.predict_proba(pairs), expected, atol=1e-6)
+
+
+def test_choices_get_probabilities_that_sum_to_one_and_an_index(checkpoint: Any, encoder: str) -> None:
+    classifier = load(checkpoint(encoder, choices=True))
+    rows = [("the cat", ["rain", "dog", "pie"]), ("bread", ["butter", "fox"])]
+    found = classifier.predict_proba(rows)
+    assert found.shape == (2, 3)
+    assert found[1, 2] == 0
+    np.testing.assert_allclose(found.sum(1), 1)
+    assert classifier.predict(rows) == found.argmax(1).tolist()
+    assert classifier.multiple_choice
+
+
+def test_a_recalibrator_beside_the_checkpoint_is_applied(checkpoint: Any, tmp_path: Path) -> None:
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "bert")
+    recalibrator = VectorScaling((0.5, 2.0, 1.0), (0.0, 1.0, -1.0))
+    write_beside(folder, Beside(recalibrator=recalibrator))
+    examples = tiny.examples(4)
+    plain, corrected = load(checkpoint("bert")), load(folder)
+    np.testing.assert_allclose(corrected.probabilities(examples), recalibrator(plain.logits(examples)))
+    np.testing.assert_array_equal(corrected.logits(examples), plain.logits(examples))
+
+
+def test_a_run_folder_leads_to_its_model_once_it_is_finished(checkpoint: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("")
+    with pytest.raises(InputError, match="the run in it is not finished"):
+        load(tmp_path)
+    shutil.copytree(checkpoint("bert"), tmp_path / "model")
+    assert load(tmp_path).predict(TEXTS) == load(checkpoint("bert")).predict(TEXTS)
+
+
+def test_long_texts_are_cut_at_what_the_model_can_read(checkpoint: Any) -> None:
+    long = " ".join(tiny.WORDS)
+    classifier = load(checkpoint("bert"))
+    cut = " ".join(long.split()[: tiny.POSITIONS - 2])
+    np.testing.assert_allclose(classifier.predict_proba([long]), classifier.predict_proba([cut]), atol=1e-6)
+
+
+def test_progress_counts_every_row(checkpoint: Any) -> None:
+    seen: list[int] = []
+    load(checkpoint("bert")).probabilities(tiny.examples(7), progress=seen.append)
+    assert sum(seen) == 7
+
+
+def test_one_row_is_predicted_as_it_is_among_others(checkpoint: Any) -> None:
+    classifier = load(checkpoint("bert"))
+    packed = encode(tiny.examples(9), classifier.tokenizer, max_length=64)
+    together = predict_logits(classifier.model, packed)
+    alone = np.concatenate([classifier.logits(tiny.examples(9).take([i])) for i in range(9)])
+    np.testing.assert_allclose(alone, together, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("one text", "not one text: put it in brackets"),
+        ([], "no texts to predict"),
+        (["a", ("b", "c")], "must be all strings, all pairs"),
+        ([("a", "b", "c")], "must be all strings, all pairs"),
+    ],
+)
+def test_what_is_no_list_of_texts_is_refused(checkpoint: Any, texts: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load(checkpoint("bert")).predict(texts)
+
+
+def test_data_of_another_kind_is_refused(checkpoint: Any) -> None:
+    with pytest.raises(InputError, match=r"holds choices data, but this model reads plain texts or pairs"):
+        load(checkpoint("bert")).logits(tiny.examples(2, kind="choices"))
+    with pytest.raises(InputError, match=r"holds text data, but this model reads texts with choices"):
+        load(checkpoint("bert", choices=True)).predict(TEXTS)
+
+
+def test_a_row_that_is_no_text_is_refused_by_its_number(checkpoint: Any) -> None:
+    classifier = load(checkpoint("bert"))
+    for second in (None, 3, float("nan"), ("a", None), ("a", 3), ("a", []), ("a", ["b", None]), ("a", "b")):
+        with pytest.raises(InputError, match="number 2 is ") as caught:
+            classifier.predict(["a", second])
+        assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match=r"number 1 is \('a', 'x{45,60}\.\.\.$"):
+        classifier.predict([("a", "x" * 500, "c")])
+
+
+def test_texts_may_come_as_an_array(checkpoint: Any) -> None:
+    classifier = load(checkpoint("bert"))
+    assert classifier.predict(np.array(TEXTS)) == classifier.predict(np.array(TEXTS, dtype=object))
+    assert classifier.predict(np.array(TEXTS)) == classifier.predict(TEXTS)
