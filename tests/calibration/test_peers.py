@@ -79,11 +79,11 @@ def test_the_temperature_of_netcal_does_not_move_on_float32_and_falls_short_on_s
     logits, probs, labels = draw(0, 2000)
     single = scaling.TemperatureScaling()
     single.fit(probs.astype(np.float32) ** 3 / (probs.astype(np.float32) ** 3).sum(1, keepdims=True), labels)
-    assert float(single._weights[0]) == 1
+    assert float(single.temperature[0]) == 1
     sharp = torch.softmax(torch.tensor(logits * 20), 1).numpy()
     double = scaling.TemperatureScaling()
     double.fit(sharp, labels)
-    assert float(double._weights[0]) < 18  # probabilities that rounded to 0 and 1 have lost the logits
+    assert 1 / float(double.temperature[0]) < 18  # probabilities that rounded to 0 and 1 have lost the logits
     assert Temperature.fit((logits * 20).astype(np.float32), labels).temperature == pytest.approx(20, rel=0.1)
 
 
