@@ -1,7 +1,12 @@
 """All commands under one name, and what becomes of errors."""
 
+import functools
 import os
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -10,8 +15,10 @@ from calmix._version import __version__
 from calmix.cli.calibrate import calibrate
 from calmix.cli.demo import demo
 from calmix.cli.evaluate import evaluate
+from calmix.cli.export import export
 from calmix.cli.predict import predict
 from calmix.cli.recipes import recipes
+from calmix.cli.showing import plain
 from calmix.cli.train import train
 from calmix.errors import InputError, TrainingError
 
@@ -26,12 +33,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(train)
-app.command()(predict)
-app.command()(evaluate)
-app.command()(calibrate)
-app.command()(recipes)
-app.command()(demo)
+
+
+def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with a Ctrl-C that ends it in one line and exit code 130."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except KeyboardInterrupt as stop:
+            raise typer.Exit(_say(str(stop) or "stopped", 130)) from None
+
+    return run
+
+
+for _command in (train, predict, evaluate, calibrate, export, recipes, demo):
+    app.command()(_interruptible(_command))
 
 
 def _version(asked: bool) -> None:
@@ -58,33 +76,51 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command. Exit codes: 0 done, 2 something in the input or the command was wrong, 1 anything else."""
     # Forked tokenizer threads warn about nothing we do.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    with _terminable():
+        code = _run(arguments)
+    sys.exit(code)
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
         code = app(args=arguments, standalone_mode=False)
-    except InputError as error:
-        _say(str(error))
-        code = 2
-    except _UsageError as error:
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context is not None else "calmix"
-        message = error.format_message()
-        _say(f"{' '.join(message.split())} (see {command} --help)")
-        code = 2
-    except _ClickError as error:
-        _say(error.format_message())
-        code = 2
+    except (InputError, _ClickError) as error:
+        return _say(_message(error), 2)
     except TrainingError as error:
-        _say(str(error))
-        code = 1
-    except (KeyboardInterrupt, typer.Abort):
-        _say("stopped; the same command goes on from the last checkpoint")
-        code = 130
+        return _say(str(error), 1)
     except BrokenPipeError:
         # Whoever read our output has gone: nothing is left to say, and Python must not try at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
-    sys.exit(code if isinstance(code, int) else 0)
+        return 1
+    except OSError as error:
+        if error.filename is None and error.strerror is None:
+            raise
+        return _say(f"{error.filename or 'the system'}: {error.strerror}", 1)
+    return code if isinstance(code, int) else 0
 
 
-def _say(message: str) -> None:
-    # One line, whatever a library's message or a file name has in it.
-    print(f"calmix: {' '.join(message.split())}", file=sys.stderr)
+def _message(error: Any) -> str:
+    if not isinstance(error, _UsageError):
+        return str(error.format_message() if isinstance(error, _ClickError) else error)
+    context = getattr(error, "ctx", None)
+    return f"{error.format_message()} (see {context.command_path if context is not None else 'calmix'} --help)"
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Treat SIGTERM, with which schedulers announce the end, as Ctrl-C: training saves its state."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _say(message: str, code: int) -> int:
+    # One line, whatever a library's message or a file name has in it, and once however many processes there are.
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"calmix: {plain(message)}", file=sys.stderr)
+    return code

@@ -1,17 +1,23 @@
 """The loop, the run folder, and the whole way from a table to a calibrated checkpoint."""
 
 from calmix.training.correcting import calibrate
-from calmix.training.evaluating import intervals, measure, measure_groups
+from calmix.training.evaluating import intervals, json_safe, measure, measure_groups
+from calmix.training.exporting import export_onnx
+from calmix.training.folder import FinishedRun
 from calmix.training.loop import Progress
 from calmix.training.pipeline import Run, train
 from calmix.training.predictions import prediction_table, read_predictions, with_guarantees
-from calmix.training.pushing import push
+from calmix.training.pushing import check_name, push
 
 __all__ = [
+    "FinishedRun",
     "Progress",
     "Run",
     "calibrate",
+    "check_name",
+    "export_onnx",
     "intervals",
+    "json_safe",
     "measure",
     "measure_groups",
     "prediction_table",

@@ -1,0 +1,61 @@
+"""`calmix export`: the calibrated model for another runtime."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calmix.cli.showing import print_json
+
+__all__ = ["export"]
+
+
+class _Format(StrEnum):
+    onnx = "onnx"
+
+
+def export(
+    model: Annotated[str, typer.Argument(help="Run folder or checkpoint.")],
+    out: Annotated[Path, typer.Option(help="New folder for the exported model.")],
+    check: Annotated[
+        str | None, typer.Option(help="Texts to compare on, best labelled; without it, the shipped messages.")
+    ] = None,
+    to: Annotated[_Format, typer.Option(help="The format.")] = _Format.onnx,
+    int8: Annotated[bool, typer.Option("--int8", help="Also write quantised weights, and measure them.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON on stdout, nothing else there.")] = False,
+) -> None:
+    """Export a model to ONNX, calibration included, and check it against the original on real texts.
+
+    Example: `calmix export run --check test.csv --int8 --out run-onnx`
+    """
+    from calmix.data import read_examples
+    from calmix.data.corpus import corpus_path
+    from calmix.errors import InputError
+    from calmix.models import load
+    from calmix.training import export_onnx
+
+    classifier = load(model)
+    if check is None and classifier.multiple_choice:
+        raise InputError("give texts with choices to check a multiple-choice model on: --check FILE")
+    if check is None:
+        examples = read_examples(corpus_path("test"), labelled=False)
+    else:
+        examples = read_examples(check, label_names=classifier.label_names or None, labelled=None)
+    figures = export_onnx(classifier, examples, out=out, int8=int8)
+    if as_json:
+        print_json({"folder": str(out), **figures})
+        return
+    for name in ("onnx", "int8"):
+        if name in figures:
+            found = figures[name]
+            print(
+                f"{name}: {found['bytes'] / 2**20:.1f} MiB; on {figures['n']:,} texts its probabilities differ by "
+                f"{found['largest_difference']:.2g} at most, {found['changed_predictions']} predictions change"
+            )
+            if "figures" in found:
+                was, now = figures["original"]["figures"], found["figures"]
+                print(
+                    f"  accuracy {was['accuracy']:.1%} → {now['accuracy']:.1%}, ECE {was['ece']:.1%} → {now['ece']:.1%}"
+                )
+    print(f"model: {out}")

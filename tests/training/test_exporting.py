@@ -1,0 +1,76 @@
+"""A classifier exported to ONNX gives the original's calibrated probabilities."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+from calmix.errors import InputError
+from calmix.models import Beside, Classifier, fold, label_names_of, load_trained
+from calmix.training import exporting
+from calmix.training.exporting import export_onnx
+
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+def classifier(folder: Path) -> Classifier:
+    model, tokenizer = load_trained(folder)
+    fold(model, 2.0)
+    return Classifier(model, tokenizer, label_names_of(model), Beside())
+
+
+def probabilities(folder: Path, texts: list[str], tokenizer: object) -> np.ndarray:
+    """Return what a user of onnxruntime alone would get."""
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    names = [i.name for i in session.get_inputs()]
+    batch = tokenizer(texts, padding=True, return_tensors="np")
+    return session.run(["probabilities"], {name: batch[name] for name in names})[0]
+
+
+def test_the_graph_gives_the_calibrated_probabilities_for_other_batch_sizes_and_lengths(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    original = classifier(checkpoint("bert"))
+    export_onnx(original, tiny.examples(20), out=tmp_path / "onnx")
+    texts, _ = tiny.texts(7, seed=9, shortest=1, longest=20)
+    found = probabilities(tmp_path / "onnx", texts, original.tokenizer)
+    np.testing.assert_allclose(found, original.predict_proba(texts), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["pair", "choices"])
+def test_pairs_and_choices_export_too(kind: str, checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    original = classifier(checkpoint("bert", choices=kind == "choices"))
+    figures = export_onnx(original, tiny.examples(12, kind=kind), out=tmp_path / "onnx")
+    assert figures["onnx"]["largest_difference"] < 1e-5
+    assert figures["onnx"]["changed_predictions"] == 0
+
+
+@pytest.mark.slow
+def test_every_architecture_exports(architecture: str, checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    figures = export_onnx(classifier(checkpoint(architecture)), tiny.examples(12), out=tmp_path / "onnx")
+    assert figures["onnx"]["largest_difference"] < 1e-4
+
+
+def test_int8_is_measured_against_labels_beside_the_original(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    figures = export_onnx(classifier(checkpoint("bert")), tiny.examples(30), out=tmp_path / "onnx", int8=True)
+    assert (tmp_path / "onnx" / "model-int8.onnx").is_file()
+    assert figures["int8"]["figures"]["n"] == figures["original"]["figures"]["n"] == 30
+    assert figures["int8"]["largest_difference"] > figures["onnx"]["largest_difference"]
+
+
+def test_a_graph_that_differs_is_not_kept(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "_TOLERANCE", -1.0)
+    with pytest.raises(InputError, match="differs from the model"):
+        export_onnx(classifier(checkpoint("bert")), tiny.examples(12), out=tmp_path / "onnx")
+    assert not (tmp_path / "onnx").exists()
+
+
+def test_a_folder_in_use_is_refused(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("keep me")
+    with pytest.raises(InputError, match="not empty"):
+        export_onnx(classifier(checkpoint("bert")), tiny.examples(12), out=tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["mine"]
