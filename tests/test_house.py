@@ -18,7 +18,13 @@ TESTS = Path(__file__).parent
 ROOMS = ("data", "calibration", "models", "dynamics", "mixing", "training", "report", "study", "cli")
 
 # Modules beside the rooms: those that give a room's content a shorter name belong to it.
-ALIASES = {"metrics": "calibration", "recalibration": "calibration", "recipes": "mixing", "sklearn": "training"}
+ALIASES = {
+    "metrics": "calibration",
+    "recalibration": "calibration",
+    "recipes": "mixing",
+    "sklearn": "training",
+    "__main__": "cli",
+}
 EVERYWHERE = {"errors", "_version"}
 
 HEAVY = ("torch", "transformers", "accelerate", "pyarrow", "pandas", "sklearn", "matplotlib", "scipy", "numpy")
