@@ -24,6 +24,8 @@ def by_hand(observations):
         "forgetting": sum(a and not b for a, b in pairwise(rights)),
         "learnt": any(rights),
         "observations": n,
+        "loss": -sum(np.log(golds)) / n,
+        "first_loss": -np.log(golds[0]),
         "rival_confidence": sum(others) / n,
     }
 

@@ -12,14 +12,15 @@ def test_by_hand():
     seen = observe(torch.tensor([[2.0, 0.5, 1.0]]), torch.tensor([0]))
     assert seen.margin.item() == 1.0
     assert seen.gold.item() == pytest.approx(math.exp(2) / (math.exp(2) + math.exp(0.5) + math.exp(1)))
-    assert seen.right.item()
+    assert seen.right.item() == 1
+    assert seen.loss.item() == pytest.approx(-math.log(seen.gold.item()))
     assert seen.rival.item() == 2
     assert seen.rival_probability.item() == pytest.approx(seen.gold.item() / math.e)
 
 
 def test_the_first_of_equal_logits_is_the_prediction():
     seen = observe(torch.zeros(2, 3), torch.tensor([0, 1]))
-    assert seen.right.tolist() == [True, False]
+    assert seen.right.tolist() == [1, 0]
     assert seen.margin.tolist() == [0.0, 0.0]
 
 
@@ -35,7 +36,7 @@ def test_without_another_class_there_is_no_margin_and_no_rival(logits):
     seen = observe(torch.tensor(logits), torch.tensor([0]))
     assert seen.valid.all()
     assert seen.margin.isnan().all()
-    assert (seen.gold.item(), seen.right.item(), seen.rival.item(), seen.rival_probability.item()) == (1, True, -1, 0)
+    assert (seen.gold.item(), seen.right.item(), seen.rival.item(), seen.rival_probability.item()) == (1, 1, -1, 0)
 
 
 @pytest.mark.parametrize(

@@ -9,25 +9,28 @@ __all__ = ["Observation", "observe"]
 
 
 class Observation(NamedTuple):
-    """What one forward says about each row of a batch; every tensor is [rows]."""
+    """What one forward says about each row of a batch; every tensor is [rows], and float64 but for `valid`."""
 
     valid: Tensor
     """Whether the row has a label and finite numbers: others are not recorded."""
+    label: Tensor
     margin: Tensor
-    """Gold logit minus the largest other one, float64; NaN where there is no other class."""
+    """Gold logit minus the largest other one; NaN where there is no other class."""
     gold: Tensor
-    """Probability of the gold class, float64."""
+    """Probability of the gold class."""
+    loss: Tensor
+    """Cross-entropy, minus its logarithm."""
     right: Tensor
-    """Whether the gold class is the prediction; of equal logits the first class wins."""
+    """1 if the gold class is the prediction, else 0; of equal logits the first class wins."""
     predicted: Tensor
     rival: Tensor
     """The most probable class other than the gold one; -1 where there is none."""
     rival_probability: Tensor
-    """Its probability, float64; 0 where there is none."""
+    """Its probability; 0 where there is none."""
 
 
 def observe(logits: Tensor, labels: Tensor) -> Observation:
-    """Return margins, probabilities and predictions of logits [rows, classes], in float64.
+    """Return margins, probabilities and predictions of logits [rows, classes].
 
     A logit of -inf is a class that does not exist for that row (the padding of multiple choice): it is never
     a rival. A row is not valid when its label is negative, when its gold logit is not finite, or when any of
@@ -35,17 +38,19 @@ def observe(logits: Tensor, labels: Tensor) -> Observation:
     """
     scores = logits.double()
     columns = labels.clamp(min=0)[:, None]
-    probs = scores.softmax(1)
-    gold_logit, gold = scores.gather(1, columns)[:, 0], probs.gather(1, columns)[:, 0]
+    logs = scores.log_softmax(1)
+    gold_logit, gold_log = scores.gather(1, columns)[:, 0], logs.gather(1, columns)[:, 0]
     rival_logit, rival = scores.scatter(1, columns, -torch.inf).max(1)
     alone = rival_logit == -torch.inf
     predicted = scores.argmax(1)
     return Observation(
-        valid=(labels >= 0) & gold_logit.isfinite() & gold.isfinite(),
+        valid=(labels >= 0) & gold_log.isfinite(),
+        label=labels.double(),
         margin=torch.where(alone, torch.nan, gold_logit - rival_logit),
-        gold=gold,
-        right=predicted == labels,
-        predicted=predicted,
-        rival=torch.where(alone, -1, rival),
-        rival_probability=torch.where(alone, 0.0, probs.gather(1, rival[:, None])[:, 0]),
+        gold=gold_log.exp(),
+        loss=-gold_log,
+        right=(predicted == labels).double(),
+        predicted=predicted.double(),
+        rival=torch.where(alone, -1.0, rival.double()),
+        rival_probability=logs.gather(1, rival[:, None])[:, 0].exp().masked_fill(alone, 0.0),
     )

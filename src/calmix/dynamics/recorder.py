@@ -6,39 +6,28 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from calmix.dynamics.observing import Observation, observe
+from calmix.dynamics.observing import observe
 
 if TYPE_CHECKING:
     from calmix.dynamics.values import Dynamics, Pass
 
 __all__ = ["Recorder", "row_lookup"]
 
-# Name → (type, value before the first observation). Sums are float64: regions are cut at medians and ranks, where
-# thousands of easy samples differ by less than the rounding of a float32 sum over a long run.
-_BUFFERS: dict[str, tuple[torch.dtype, float]] = {
-    "count": (torch.int32, 0),
-    "label": (torch.int32, -1),
-    "margin_sum": (torch.float64, 0),
-    # Sums of p and p² about each sample's own first p: no cancellation, and a constant p has variance 0 exactly.
-    "gold_shift": (torch.float64, -1),
-    "gold_sum": (torch.float64, 0),
-    "gold_squares": (torch.float64, 0),
-    "rival_sum": (torch.float64, 0),
-    "right_count": (torch.int32, 0),
-    "forgotten": (torch.int32, 0),
-    "first_right": (torch.int8, -1),
-    "last_right": (torch.int8, -1),
-    "last_predicted": (torch.int32, -1),
-    # A weighted majority vote over the most probable other class, in two numbers (Boyer & Moore).
-    "rival": (torch.int32, -1),
-    "rival_weight": (torch.float64, 0),
-}
+# Two tensors of float64 columns, because a step is mostly the launching of kernels: one takes sums, the other is
+# overwritten. In float64 counts are exact, and so are, for all that matters, medians and ranks at which regions are
+# cut: thousands of easy samples differ by less than the rounding of a float32 sum over a long run.
+_SUMS = ("count", "margin", "offset", "square", "loss", "right", "forgotten", "rival_probability")
+# `offset` and `square` are sums of p − shift and its square, where the shift is a sample's own first p: no
+# cancellation, and a constant p has variance 0 exactly. `rival` and `rival_weight` are a weighted majority vote over
+# the most probable other class in two numbers (Boyer & Moore).
+_NOTES = ("label", "shift", "first_loss", "first_right", "last_right", "predicted", "rival", "rival_weight")
+_NOTES_BEFORE = (-1.0, -1.0, 0.0, -1.0, -1.0, -1.0, -1.0, 0.0)
 
 
 class Recorder:
     """What training reveals about each of `n_samples` samples, whatever the number of epochs and classes.
 
-    74 bytes a sample. Nothing in `update` waits for the device or depends on values for its shapes, all buffers
+    128 bytes a sample. Nothing in `update` waits for the device or depends on values for its shapes, all buffers
     stay where they are, and a step that contains it can be captured as a CUDA graph.
 
     Args:
@@ -57,10 +46,9 @@ class Recorder:
         self.keep_logits = keep_logits
         self.epochs = 0
         # Slot 0 takes what is not to be recorded; sample i has slot i + 1.
-        self._buffers = {
-            name: torch.full((n_samples + 1,), start, dtype=dtype, device=self.device)
-            for name, (dtype, start) in _BUFFERS.items()
-        }
+        self._sums = torch.zeros(n_samples + 1, len(_SUMS), dtype=torch.float64, device=self.device)
+        self._notes_before = torch.tensor(_NOTES_BEFORE, dtype=torch.float64, device=self.device)
+        self._notes = self._notes_before.repeat(n_samples + 1, 1)
         self._current: Tensor | None = None
         self._past: list[Tensor] = []
 
@@ -87,38 +75,29 @@ class Recorder:
             raise IndexError(f"row {int(slot.max()) - 1} in a training set of {self.n_samples} samples")
         # Copies of a sample become neighbours, in the order of the batch.
         slot, order = slot.sort(stable=True)
-        self._record(Observation(*(values[order] for values in seen)), labels[order], slot)
+        here = torch.arange(len(slot), device=self.device)
+        first = torch.searchsorted(slot, slot)
+        # Where something is written rather than added, the last copy writes; the others go to slot 0.
+        target = torch.where(torch.searchsorted(slot, slot, right=True) == here + 1, slot, 0)
+        self._record(torch.stack(seen[1:], 1)[order], slot, first, here, target)
         if self.keep_logits:
             if self._current is None:
                 self._current = self._blank(logits.shape[1])
-            self._current.index_copy_(0, torch.where(_last(slot), slot, 0), logits[order].float())
+            self._current.index_copy_(0, target, logits[order].float())
 
-    def _record(self, seen: Observation, labels: Tensor, slot: Tensor) -> None:
-        b = self._buffers
-        # Where a value is written rather than added, one copy of each sample writes; the others go to slot 0.
-        first = torch.where(_last(slot.flip(0)).flip(0), slot, 0)
-        last = torch.where(_last(slot), slot, 0)
-
-        unseen = b["count"][slot] == 0
-        b["gold_shift"].scatter_reduce_(0, slot, torch.where(unseen, seen.gold, -1.0), "amax")
-        offset = seen.gold - b["gold_shift"][slot]
-        right = seen.right.to(torch.int8)
-        before = torch.where(first == slot, b["last_right"][slot], right.roll(1))
-
-        b["count"].index_add_(0, slot, torch.ones_like(slot, dtype=torch.int32))
-        b["margin_sum"].index_add_(0, slot, seen.margin)
-        b["gold_sum"].index_add_(0, slot, offset)
-        b["gold_squares"].index_add_(0, slot, offset.square())
-        b["rival_sum"].index_add_(0, slot, seen.rival_probability)
-        b["right_count"].index_add_(0, slot, right.int())
-        b["forgotten"].index_add_(0, slot, ((before == 1) & ~seen.right).int())
-        b["first_right"].index_copy_(0, torch.where(unseen, first, 0), right)
-        b["last_right"].index_copy_(0, last, right)
-        b["last_predicted"].index_copy_(0, last, seen.predicted.int())
-        b["label"].index_copy_(0, last, labels.int())
-        rival, weight = _vote(b["rival"][slot], b["rival_weight"][slot], seen.rival.int(), seen.rival_probability)
-        b["rival"].index_copy_(0, last, rival)
-        b["rival_weight"].index_copy_(0, last, weight)
+    def _record(self, seen: Tensor, slot: Tensor, first: Tensor, here: Tensor, target: Tensor) -> None:
+        label, margin, gold, loss, right, predicted, rival, probability = seen.unbind(1)
+        _, shift, first_loss, first_right, last_right, _, candidate, weight = self._notes[slot].unbind(1)
+        new = shift < 0
+        shift = torch.where(new, gold[first], shift)
+        offset = gold - shift
+        before = torch.where(first == here, last_right, right.roll(1))
+        forgotten = (before > right) & (before >= 0)
+        sums = (torch.ones_like(gold), margin, offset, offset.square(), loss, right, forgotten.double(), probability)
+        self._sums.index_add_(0, slot, torch.stack(sums, 1))
+        first_loss, first_right = torch.where(new, loss[first], first_loss), torch.where(new, right[first], first_right)
+        notes = (label, shift, first_loss, first_right, right, predicted, *_vote(candidate, weight, rival, probability))
+        self._notes.index_copy_(0, target, torch.stack(notes, 1))
 
     def end_epoch(self) -> None:
         """Count an epoch and, if logits are kept, put its logits aside."""
@@ -139,21 +118,20 @@ class Recorder:
         """
         if other.n_samples != self.n_samples:
             raise ValueError(f"cannot merge recorders of {self.n_samples} and {other.n_samples} samples")
-        a = self._buffers
-        b = {name: values.to(self.device) for name, values in other._buffers.items()}
+        a, b = self._columns(), other._columns(self.device)
         ours, theirs = a["count"] > 0, b["count"] > 0
-        shift = torch.where(ours & theirs, b["gold_shift"] - a["gold_shift"], 0.0)
-        a["gold_squares"] += b["gold_squares"] + 2 * shift * b["gold_sum"] + b["count"] * shift.square()
-        a["gold_sum"] += b["gold_sum"] + b["count"] * shift
-        a["gold_shift"].copy_(torch.where(ours, a["gold_shift"], b["gold_shift"]))
-        a["forgotten"] += b["forgotten"] + ((a["last_right"] == 1) & (b["first_right"] == 0)).int()
-        a["first_right"].copy_(torch.where(ours, a["first_right"], b["first_right"]))
+        shift = torch.where(ours & theirs, b["shift"] - a["shift"], 0.0)
+        a["square"] += b["square"] + 2 * shift * b["offset"] + b["count"] * shift.square()
+        a["offset"] += b["offset"] + b["count"] * shift
+        a["forgotten"] += b["forgotten"] + ((a["last_right"] == 1) & (b["first_right"] == 0)).double()
         rival, weight = _vote(a["rival"], a["rival_weight"], b["rival"], b["rival_weight"])
         a["rival"].copy_(rival)
         a["rival_weight"].copy_(weight)
-        for name in ("last_right", "last_predicted", "label"):
+        for name in ("shift", "first_loss", "first_right"):
+            a[name].copy_(torch.where(ours, a[name], b[name]))
+        for name in ("last_right", "predicted", "label"):
             a[name].copy_(torch.where(theirs, b[name], a[name]))
-        for name in ("count", "margin_sum", "rival_sum", "right_count"):
+        for name in ("count", "margin", "loss", "right", "rival_probability"):
             a[name] += b[name]
         self.epochs = max(self.epochs, other.epochs)
         if self.keep_logits:
@@ -172,8 +150,8 @@ class Recorder:
 
     def reset(self) -> None:
         """Forget everything, without moving a buffer."""
-        for name, (_, start) in _BUFFERS.items():
-            self._buffers[name].fill_(start)
+        self._sums.zero_()
+        self._notes.copy_(self._notes_before)
         self.epochs, self._past = 0, []
         if self._current is not None:
             self._current.fill_(torch.nan)
@@ -181,21 +159,23 @@ class Recorder:
     @torch.no_grad()
     def statistics(self) -> dict[str, Tensor]:
         """Return the statistics of each sample [n_samples], on the device; see `Dynamics` for what they mean."""
-        b = {name: values[1:] for name, values in self._buffers.items()}
-        n = torch.where(b["count"] > 0, b["count"].double(), torch.nan)
-        variance = (b["gold_squares"] - b["gold_sum"].square() / n) / n
+        b = {name: values[1:] for name, values in self._columns().items()}
+        n = torch.where(b["count"] > 0, b["count"], torch.nan)
+        variance = (b["square"] - b["offset"].square() / n) / n
         return {
             "labels": b["label"].long(),
-            "aum": b["margin_sum"] / n,
-            "confidence": (b["gold_shift"] + b["gold_sum"] / n).clamp(0, 1),
+            "aum": b["margin"] / n,
+            "confidence": (b["shift"] + b["offset"] / n).clamp(0, 1),
             "variability": variance.clamp(min=0).sqrt(),
-            "correctness": b["right_count"] / n,
+            "correctness": b["right"] / n,
             "forgetting": b["forgotten"].long(),
-            "learnt": b["right_count"] > 0,
+            "learnt": b["right"] > 0,
             "observations": b["count"].long(),
-            "last_prediction": b["last_predicted"].long(),
+            "loss": b["loss"] / n,
+            "first_loss": torch.where(b["count"] > 0, b["first_loss"], torch.nan),
+            "last_prediction": b["predicted"].long(),
             "rival": b["rival"].long(),
-            "rival_confidence": b["rival_sum"] / n,
+            "rival_confidence": b["rival_probability"] / n,
         }
 
     def dynamics(
@@ -224,8 +204,7 @@ class Recorder:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return a copy of everything, as tensors that safetensors can save."""
-        state = {name: values[1:].clone() for name, values in self._buffers.items()}
-        state["epochs"] = torch.tensor(self.epochs)
+        state = {"sums": self._sums[1:].clone(), "notes": self._notes[1:].clone(), "epochs": torch.tensor(self.epochs)}
         if self._current is not None:
             state["current_logits"] = self._current[1:].clone()
         if self._past:
@@ -234,11 +213,11 @@ class Recorder:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `state_dict`, exactly; buffers stay where they are, so captured steps stay valid."""
-        if len(state["count"]) != self.n_samples:
-            raise ValueError(f"a state of {len(state['count'])} samples, but {self.n_samples} are recorded")
+        if len(state["sums"]) != self.n_samples:
+            raise ValueError(f"a state of {len(state['sums'])} samples, but {self.n_samples} are recorded")
         self.reset()
-        for name in _BUFFERS:
-            self._buffers[name][1:].copy_(state[name])
+        self._sums[1:].copy_(state["sums"])
+        self._notes[1:].copy_(state["notes"])
         self.epochs = int(state["epochs"])
         if self.keep_logits and "logits" in state:
             self._past = [values.cpu().clone() for values in state["logits"]]
@@ -247,13 +226,13 @@ class Recorder:
                 self._current = self._blank(state["current_logits"].shape[1])
             self._current[1:].copy_(state["current_logits"])
 
+    def _columns(self, device: torch.device | None = None) -> dict[str, Tensor]:
+        """The columns by name: views, unless they have to be moved."""
+        sums, notes = (values.to(device or self.device).unbind(1) for values in (self._sums, self._notes))
+        return dict(zip((*_SUMS, *_NOTES), (*sums, *notes), strict=True))
+
     def _blank(self, classes: int) -> Tensor:
         return torch.full((self.n_samples + 1, classes), torch.nan, device=self.device)
-
-
-def _last(slot: Tensor) -> Tensor:
-    """Which entries of a sorted tensor are the last of their run of equals."""
-    return torch.cat([slot[1:] != slot[:-1], torch.ones_like(slot[:1], dtype=torch.bool)])
 
 
 def _vote(candidate: Tensor, weight: Tensor, rival: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ Pass = Literal["training pass", "evaluation pass"]
 """Where the logits came from: the training step itself (dropout on, before the update), or a pass of its own."""
 
 _METADATA = b"calmix.dynamics"
-_MEASURES = ("aum", "confidence", "variability", "correctness", "rival_confidence")
+_MEASURES = ("aum", "confidence", "variability", "correctness", "loss", "first_loss", "rival_confidence")
 _COUNTS = ("forgetting", "observations")
 _CLASSES = ("labels", "last_prediction", "rival")
 _COLUMN = {"labels": "label"}
@@ -49,6 +49,10 @@ class Dynamics:
     learnt: NDArray[np.bool_]
     """Whether it was ever predicted right; one that was not has nothing to forget."""
     observations: NDArray[np.int64]
+    loss: NDArray[np.float64]
+    """Mean cross-entropy."""
+    first_loss: NDArray[np.float64]
+    """Cross-entropy at the first observation, when the model knew least."""
     last_prediction: NDArray[np.int64]
     """The class predicted at the last observation; -1 if never observed."""
     rival: NDArray[np.int64]
@@ -142,6 +146,7 @@ class Dynamics:
         columns["forgetting"] = pa.array(self.forgetting, pa.int64(), mask=~seen)
         columns["learnt"] = pa.array(self.learnt, pa.bool_(), mask=~seen)
         columns["observations"] = pa.array(self.observations, pa.int64())
+        columns["loss"], columns["first_loss"] = _nullable(self.loss), _nullable(self.first_loss)
         columns["last_prediction"] = self._classes_out(self.last_prediction)
         columns["rival"] = self._classes_out(self.rival)
         columns["rival_confidence"] = _nullable(self.rival_confidence)
