@@ -7,6 +7,7 @@ import sys
 import time
 
 import numpy as np
+import torch
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn.calibration import _TemperatureScaling
@@ -44,27 +45,26 @@ def by_sklearn(logits, labels):
 
 
 def main():
+    every = torch.get_num_threads()
     print(
-        f"{'rows × classes':>16} {'true T':>7} {'calmix':>9} {'scipy':>9} {'ratio':>6} {'sklearn':>9} {'ratio':>6}"
-        f"  {'T found by each':<36}"
+        f"{'rows × classes':>16} {'true T':>7} {'threads':>7} {'calmix':>9} {'scipy':>9} {'ratio':>6}"
+        f" {'sklearn':>9} {'ratio':>6}  T found by each"
     )
     for rows, classes in [(10**3, 10), (10**5, 10), (10**4, 100)]:
         for factor in (0.05, 1.0, 3.0, 20.0):
             logits, labels = data(rows, classes, factor)
-            found = [
-                fastest(lambda f=f, z=logits, y=labels: f(z, y), times)
-                for f, times in [
-                    (lambda z, y: Temperature.fit(z, y).temperature, 5),
-                    (by_scipy, 2),
-                    (by_sklearn, 2),
-                ]
-            ]
-            (ours, _), (scipy, _), (sklearn, _) = found
-            print(
-                f"{rows:>9} × {classes:<4} {factor:>7g} {ours:>8.4f}s {scipy:>8.4f}s {scipy / ours:>6.1f}"
-                f" {sklearn:>8.4f}s {sklearn / ours:>6.1f}  {' '.join(f'{t:.6f}' for _, t in found)}",
-                flush=True,
-            )
+            scipy, by_one = fastest(lambda z=logits, y=labels: by_scipy(z, y), 3)
+            sklearn, by_other = fastest(lambda z=logits, y=labels: by_sklearn(z, y), 3)
+            for threads in sorted({1, every}):
+                torch.set_num_threads(threads)
+                ours, found = fastest(lambda z=logits, y=labels: Temperature.fit(z, y).temperature, 7)
+                print(
+                    f"{rows:>9} × {classes:<4} {factor:>7g} {threads:>7} {ours:>8.4f}s {scipy:>8.4f}s"
+                    f" {scipy / ours:>6.1f} {sklearn:>8.4f}s {sklearn / ours:>6.1f}"
+                    f"  {found:.6f} {by_one:.6f} {by_other:.6f}",
+                    flush=True,
+                )
+            torch.set_num_threads(every)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ LOWEST, HIGHEST = 1e-3, 1e3
 # A sample of this many rows is enough for a starting point that leaves few passes over the whole.
 _SAMPLE = 2048
 # Elements per chunk: on a CPU small enough for the cache, elsewhere large enough to hide the launches.
-_CPU_CHUNK = 1 << 16
+_CPU_CHUNK = 1 << 18
 _DEVICE_CHUNK = 1 << 24
 
 
