@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
@@ -52,3 +53,20 @@ def test_it_survives_json_and_refuses_other_numbers_of_classes(draw):
     assert VectorScaling.from_json(json.loads(json.dumps(fitted.to_json()))) == fitted
     with pytest.raises(InputError, match="fitted for 3"):
         fitted(logits[:, :2])
+
+
+def test_it_fits_where_gradients_are_switched_off(draw):
+    logits, _, labels = draw(4, 200)
+    expected = VectorScaling.fit(logits, labels)
+    with torch.inference_mode():
+        z, y = torch.tensor(logits), torch.tensor(labels)
+        assert VectorScaling.fit(z, y) == expected
+    with torch.no_grad():
+        assert VectorScaling.fit(logits, labels) == expected
+
+
+def test_soft_targets_with_a_missing_choice_are_fitted(draw):
+    logits, probs, _ = draw(5, 100)
+    padded = np.hstack([logits * 3, np.full((100, 1), -np.inf)])
+    fitted = VectorScaling.fit(padded, np.hstack([probs, np.zeros((100, 1))]))
+    assert fitted.scale[:3] == pytest.approx([1 / 3] * 3, rel=1e-3)

@@ -34,32 +34,9 @@ class VectorScaling:
         """
         z, y = checked_logits(logits, labels)
         assert y is not None
-        absent = z.isneginf()
-        z = z.masked_fill(absent, 0)
-        classes = z.shape[1]
-        theta = torch.zeros(2, classes, dtype=torch.float64, device=z.device)
-        theta[0] = 1
-        theta.requires_grad_()
-        optimiser = torch.optim.LBFGS(
-            [theta],
-            max_iter=500,
-            tolerance_grad=1e-9,
-            tolerance_change=1e-14,
-            history_size=20,
-            line_search_fn="strong_wolfe",
-        )
-
-        def loss() -> Tensor:
-            optimiser.zero_grad()
-            scaled = (z * theta[0] + theta[1]).masked_fill(absent, -torch.inf)
-            pull = (theta[0] - 1).square().sum() + theta[1].square().sum()
-            value = torch.nn.functional.cross_entropy(scaled, y) + _RIDGE * pull
-            value.backward()  # type: ignore[no-untyped-call]
-            return value
-
-        with torch.enable_grad():
-            optimiser.step(loss)  # type: ignore[no-untyped-call]
-        scale, shift = theta.detach().tolist()
+        # A caller may have switched gradients off altogether; copies made inside are free of that.
+        with torch.inference_mode(False), torch.enable_grad():
+            scale, shift = _minimise(z.clone(), y.clone()).tolist()
         return cls(tuple(scale), tuple(shift))
 
     def __call__(self, logits: Array) -> Array:
@@ -80,3 +57,32 @@ class VectorScaling:
     def from_json(cls, state: dict[str, Any]) -> "VectorScaling":
         """The scaling that `to_json` wrote down."""
         return cls(tuple(map(float, state["scale"])), tuple(map(float, state["shift"])))
+
+
+def _minimise(z: Tensor, y: Tensor) -> Tensor:
+    """[2, K]: the scales and shifts of lowest NLL."""
+    absent = z.isneginf()
+    z = z.masked_fill(absent, 0)
+    theta = torch.zeros(2, z.shape[1], dtype=torch.float64, device=z.device)
+    theta[0] = 1
+    theta.requires_grad_()
+    optimiser = torch.optim.LBFGS(
+        [theta],
+        max_iter=500,
+        tolerance_grad=1e-9,
+        tolerance_change=1e-14,
+        history_size=20,
+        line_search_fn="strong_wolfe",
+    )
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        # Not -inf: a soft target of 0 times it would be NaN.
+        scaled = (z * theta[0] + theta[1]).masked_fill(absent, -1e100)
+        pull = (theta[0] - 1).square().sum() + theta[1].square().sum()
+        value = torch.nn.functional.cross_entropy(scaled, y) + _RIDGE * pull
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimiser.step(loss)  # type: ignore[no-untyped-call]
+    return theta.detach()
