@@ -4,17 +4,64 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from calmix.dynamics.cartography import Half, Region, absent_classes, aum_halves, easy_and_ambiguous, regions
+    from calmix.dynamics.issues import LabelIssues, label_issues
     from calmix.dynamics.recorder import Recorder, row_lookup
+    from calmix.dynamics.saliency import batch_partners, cosine, head_cosine, residual, saliency_map, two_class_vectors
+    from calmix.dynamics.searching import (
+        circle_farthest,
+        circle_nearest,
+        cosine_farthest,
+        cosine_nearest,
+        distinct_partners,
+        set_partners,
+    )
+    from calmix.dynamics.thresholds import Relabelling, aum_filter, aum_filter_pair, threshold_pair, threshold_samples
     from calmix.dynamics.values import Dynamics, Pass
 
 # File → names. Resolved on first use: a saved map can be read and cut into regions without torch.
 _HOMES = {
+    "cartography": "Half Region absent_classes aum_halves easy_and_ambiguous regions",
+    "issues": "LabelIssues label_issues",
     "recorder": "Recorder row_lookup",
+    "saliency": "batch_partners cosine head_cosine residual saliency_map two_class_vectors",
+    "searching": "circle_farthest circle_nearest cosine_farthest cosine_nearest distinct_partners set_partners",
+    "thresholds": "Relabelling aum_filter aum_filter_pair threshold_pair threshold_samples",
     "values": "Dynamics Pass",
 }
 _LAZY = {name: f"calmix.dynamics.{home}" for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = ["Dynamics", "Pass", "Recorder", "row_lookup"]
+__all__ = [
+    "Dynamics",
+    "Half",
+    "LabelIssues",
+    "Pass",
+    "Recorder",
+    "Region",
+    "Relabelling",
+    "absent_classes",
+    "aum_filter",
+    "aum_filter_pair",
+    "aum_halves",
+    "batch_partners",
+    "circle_farthest",
+    "circle_nearest",
+    "cosine",
+    "cosine_farthest",
+    "cosine_nearest",
+    "distinct_partners",
+    "easy_and_ambiguous",
+    "head_cosine",
+    "label_issues",
+    "regions",
+    "residual",
+    "row_lookup",
+    "saliency_map",
+    "set_partners",
+    "threshold_pair",
+    "threshold_samples",
+    "two_class_vectors",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,99 @@
+"""Label issues: which labels look wrong, ranked, from one training run."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from calmix.dynamics.values import Dynamics
+
+__all__ = ["LabelIssues", "label_issues"]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelIssues:
+    """How suspicious each label is; arrays are in the order of the samples.
+
+    A sample that was never observed, or has no other class, is not judged: its score is NaN, it comes last
+    and is never flagged.
+    """
+
+    ids: tuple[str, ...]
+    labels: NDArray[np.int64]
+    score: NDArray[np.float64]
+    """0 for a label that was never in doubt, towards 1 for one the model kept contradicting."""
+    suggested: NDArray[np.int64]
+    """The label the model would have given: the other class it leant to most; -1 if not judged."""
+    sureness: NDArray[np.float64]
+    """Mean probability of the most probable class other than the given label."""
+    flagged: NDArray[np.bool_]
+    """Whether the sample passes the automatic cut."""
+    order: NDArray[np.int64]
+    """All rows, the most suspicious first."""
+    label_names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def to_table(self, *, flagged_only: bool = False) -> pa.Table:
+        """Return a table of ranked suspects: rank, id, label, suggested, score, sureness, flagged."""
+        rows = self.order[self.flagged[self.order]] if flagged_only else self.order
+        score, sureness = self.score[rows], self.sureness[rows]
+        return pa.table(
+            {
+                "rank": pa.array(np.arange(1, len(rows) + 1), pa.int64()),
+                "id": pa.array([self.ids[row] for row in rows], pa.string()),
+                "label": self._named(self.labels[rows]),
+                "suggested": self._named(self.suggested[rows]),
+                "score": pa.array(score, pa.float64(), mask=np.isnan(score)),
+                "sureness": pa.array(sureness, pa.float64(), mask=np.isnan(sureness)),
+                "flagged": pa.array(self.flagged[rows], pa.bool_()),
+            }
+        )
+
+    def _named(self, codes: NDArray[np.int64]) -> pa.Array:
+        index = pa.array(codes, pa.int64(), mask=codes < 0)
+        return pa.array(self.label_names, pa.string()).take(index) if self.label_names else index
+
+
+def label_issues(dynamics: Dynamics) -> LabelIssues:
+    """Return how suspicious each label is, from the dynamics of one run.
+
+    The score is 1 − exp(−L), where L is the sample's mean loss with the first observation at half weight: one
+    minus the geometric mean of the given label's probability. A wrong label is learnt late if at all, so its
+    loss stays high for most of the run; the first epoch, when the model knows least, is noise in part.
+
+    A sample is flagged when, on average over the run, another class was more probable than the given label and
+    had a probability of at least one half; or, where even the samples that carry that class's label are given
+    less, at least their mean confidence.
+    """
+    judged = (dynamics.observations > 0) & (dynamics.rival >= 0)
+    n = dynamics.observations
+    with np.errstate(invalid="ignore"):
+        area = (n * dynamics.loss - dynamics.first_loss / 2) / (n - 0.5)
+    score = np.where(judged, -np.expm1(-area), np.nan)
+
+    flagged = np.zeros(len(dynamics), dtype=np.bool_)
+    suspects = np.flatnonzero(judged & (dynamics.rival_confidence > dynamics.confidence))
+    needed = np.minimum(0.5, _class_confidence(dynamics)[dynamics.rival[suspects]])
+    flagged[suspects] = dynamics.rival_confidence[suspects] >= needed
+    return LabelIssues(
+        ids=dynamics.ids,
+        labels=dynamics.labels,
+        score=score,
+        suggested=np.where(judged, dynamics.rival, -1),
+        sureness=np.where(judged, dynamics.rival_confidence, np.nan),
+        flagged=flagged,
+        # NaN sorts last; ties in the order of the rows.
+        order=np.argsort(-np.where(judged, area, -np.inf), kind="stable"),
+        label_names=dynamics.label_names,
+    )
+
+
+def _class_confidence(dynamics: Dynamics) -> NDArray[np.float64]:
+    """The mean confidence of the samples of each class; 1 for a class without samples."""
+    seen = (dynamics.observations > 0) & (dynamics.labels >= 0)
+    counts = np.bincount(dynamics.labels[seen], minlength=dynamics.n_classes)
+    sums = np.bincount(dynamics.labels[seen], weights=dynamics.confidence[seen], minlength=dynamics.n_classes)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), 1.0)

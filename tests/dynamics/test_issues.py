@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+from scipy.stats import rankdata
+
+from calmix.dynamics import Dynamics, label_issues
+
+
+def a_late_memoriser(rng, *, samples=3000, classes=4, flipped=0.1, epochs=4, skill=6.0):
+    """Logits of a learner that finds the true classes first and learns wrong labels by heart at the end.
+
+    Samples differ in difficulty, some of them resemble another class, and every look is noisy.
+    """
+    truth = rng.integers(classes, size=samples)
+    wrong = rng.random(samples) < flipped
+    given = np.where(wrong, (truth + rng.integers(1, classes, size=samples)) % classes, truth)
+    evidence = rng.normal(size=(samples, classes))
+    evidence[np.arange(samples), truth] += skill * rng.gamma(2.0, 0.5, size=samples)
+    by_heart = np.eye(classes)[given] * rng.gamma(2.0, 0.5, size=(samples, 1))
+    logits = [
+        (1 - np.exp(-2 * t / epochs)) * evidence
+        + 4 * (t / epochs) ** 3 * by_heart
+        + rng.normal(scale=0.5, size=evidence.shape)
+        for t in np.arange(1, epochs + 1)
+    ]
+    return np.stack(logits), given, truth, wrong
+
+
+def auroc(score, positive):
+    ranks = rankdata(score)
+    return (ranks[positive].mean() - (positive.sum() + 1) / 2) / (~positive).sum()
+
+
+def average_precision(score, positive):
+    hits = positive[np.argsort(-score, kind="stable")]
+    return (np.cumsum(hits) / np.arange(1, len(hits) + 1))[hits].mean()
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("flipped", [0.1, 0.2])
+def test_flipped_labels_rank_first_though_the_learner_ends_up_believing_them(classes, flipped):
+    logits, given, truth, wrong = a_late_memoriser(np.random.default_rng(1), classes=classes, flipped=flipped)
+    issues = label_issues(Dynamics.from_logits(logits, given))
+    assert auroc(issues.score, wrong) > 0.93
+    assert average_precision(issues.score, wrong) > 0.75
+    # The last epoch alone, where wrong labels have been learnt by heart, is worse.
+    last = Dynamics.from_logits(logits[-1:], given)
+    assert average_precision(issues.score, wrong) > average_precision(label_issues(last).score, wrong) + 0.05
+    assert (issues.suggested[wrong] == truth[wrong]).mean() > 0.8
+
+
+def test_the_first_observation_is_noise_in_part():
+    logits, given, _, wrong = a_late_memoriser(np.random.default_rng(2))
+    logits[0] = np.random.default_rng(3).normal(size=logits[0].shape)
+    dynamics = Dynamics.from_logits(logits, given)
+    assert average_precision(label_issues(dynamics).score, wrong) > average_precision(dynamics.loss, wrong)
+
+
+def test_the_flags_catch_most_and_are_mostly_right():
+    logits, given, _, wrong = a_late_memoriser(np.random.default_rng(4))
+    flagged = label_issues(Dynamics.from_logits(logits, given)).flagged
+    assert (flagged & wrong).sum() > 0.6 * wrong.sum()
+    assert (flagged & wrong).sum() > 0.6 * flagged.sum()
+
+
+def test_clean_easy_data_has_no_flags():
+    logits = np.tile(np.eye(3)[[0, 1, 2, 0]] * 5, (3, 1, 1))
+    assert not label_issues(Dynamics.from_logits(logits, [0, 1, 2, 0])).flagged.any()
+
+
+def test_by_hand():
+    logits = np.log([[[0.5, 0.5], [0.2, 0.8]], [[0.9, 0.1], [0.1, 0.9]]])
+    issues = label_issues(Dynamics.from_logits(logits, [0, 0], ids=("a", "b")))
+    # Weights ½ and 1: the geometric mean of the given label's probability, squared and cubed.
+    assert issues.score == pytest.approx([1 - (0.5**0.5 * 0.9) ** (2 / 3), 1 - (0.2**0.5 * 0.1) ** (2 / 3)])
+    assert issues.suggested.tolist() == [1, 1]
+    assert issues.sureness == pytest.approx([0.3, 0.85])
+    assert issues.flagged.tolist() == [False, True]
+    assert issues.order.tolist() == [1, 0]
+
+
+def test_one_epoch_scores_by_its_loss():
+    issues = label_issues(Dynamics.from_logits(np.log([[[0.25, 0.75]]]), [0]))
+    assert issues.score == pytest.approx([0.75])
+
+
+def test_a_class_that_is_never_sure_has_a_lower_bar():
+    # Ten classes; samples of class 1 get 0.3 for it, and so does the first, labelled 0.
+    probs = np.full((1, 5, 10), 0.7 / 9)
+    probs[:, :, 1] = 0.3
+    assert label_issues(Dynamics.from_logits(np.log(probs), [0, 1, 1, 1, 1])).flagged.tolist() == [True] + [False] * 4
+
+
+def test_samples_that_cannot_be_judged_come_last_and_are_not_flagged():
+    logits = np.array([[[np.nan, np.nan], [0.0, 3.0], [1.0, -np.inf], [3.0, 0.0]]])
+    issues = label_issues(Dynamics.from_logits(logits, [0, 0, 0, 0]))
+    assert issues.order.tolist() == [1, 3, 0, 2]
+    assert np.isnan(issues.score[[0, 2]]).all()
+    assert issues.suggested[[0, 2]].tolist() == [-1, -1]
+    assert issues.flagged.tolist() == [False, True, False, False]
+
+
+def test_scores_stay_between_0_and_1_and_the_order_sees_past_their_rounding():
+    logits = np.array([[[0.0, 5000.0], [0.0, 9000.0], [9000.0, 0.0]]])
+    issues = label_issues(Dynamics.from_logits(logits, [0, 0, 0]))
+    assert issues.score.tolist() == [1, 1, 0]
+    assert issues.order.tolist() == [1, 0, 2]
+
+
+def test_the_table_lists_suspects_by_rank_with_names():
+    logits = np.array([[[2.0, 0.0], [0.0, 3.0], [np.nan, np.nan]]])
+    dynamics = Dynamics.from_logits(logits, [0, 0, 1], ids=("a", "b", "c"), label_names=("ham", "spam"))
+    rows = label_issues(dynamics).to_table().to_pylist()
+    assert [row["id"] for row in rows] == ["b", "a", "c"]
+    assert (rows[0]["label"], rows[0]["suggested"], rows[0]["flagged"]) == ("ham", "spam", True)
+    assert (rows[2]["label"], rows[2]["suggested"], rows[2]["score"]) == ("spam", None, None)
+    assert label_issues(dynamics).to_table(flagged_only=True)["id"].to_pylist() == ["b"]
