@@ -1,6 +1,3 @@
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -213,37 +210,6 @@ def test_loading_leaves_the_buffers_where_they_are():
     assert (recorder._sums.data_ptr(), recorder._notes.data_ptr()) == before
 
 
-def test_logits_are_kept_on_request_one_slice_an_epoch():
-    recorder = Recorder(3, keep_logits=True)
-    first, second = torch.randn(3, 2), torch.randn(2, 2)
-    labels = torch.zeros(3, dtype=torch.int64)
-    recorder.update(first, labels, torch.tensor([2, 0, 1]))
-    recorder.end_epoch()
-    recorder.update(second, labels[:2], torch.tensor([1, 1]))
-    recorder.end_epoch()
-    kept = recorder.logits()
-    assert torch.equal(kept[0], first[[1, 2, 0]])
-    assert torch.equal(kept[1, 1], second[1])
-    assert kept[1, [0, 2]].isnan().all()
-
-
-def test_logits_kept_by_two_processes_merge():
-    whole, parts = Recorder(4, keep_logits=True), [Recorder(4, keep_logits=True) for _ in range(2)]
-    for _ in range(3):
-        logits, labels = torch.randn(4, 2), torch.zeros(4, dtype=torch.int64)
-        whole.update(logits, labels, torch.arange(4))
-        whole.end_epoch()
-        for part, rows in zip(parts, (torch.tensor([0, 3]), torch.tensor([1, 2])), strict=True):
-            part.update(logits[rows], labels[rows], rows)
-            part.end_epoch()
-    assert torch.equal(parts[0].merge(parts[1]).logits(), whole.logits())
-
-
-def test_logits_that_were_not_kept_cannot_be_had():
-    with pytest.raises(ValueError, match="keep_logits"):
-        Recorder(2).logits()
-
-
 def test_memory_depends_on_the_samples_alone():
     recorder = Recorder(1000)
     for _ in range(20):
@@ -312,13 +278,3 @@ def test_a_captured_update_records_like_a_plain_one():
         recorder.end_epoch()
     assert_same(captured.dynamics(), plain.dynamics())
     assert torch.equal(captured.logits().nan_to_num(), plain.logits().nan_to_num())
-
-
-def test_importing_the_package_costs_no_torch():
-    import subprocess
-
-    root = Path(__file__).parents[2] / "src"
-    code = (
-        f"import sys; sys.path.insert(0, {str(root)!r}); import calmix.dynamics.values; print('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
