@@ -33,3 +33,13 @@ def test_logits_kept_by_two_processes_merge():
 def test_logits_that_were_not_kept_cannot_be_had():
     with pytest.raises(ValueError, match="keep_logits"):
         Recorder(2).logits()
+
+
+def test_an_evaluation_pass_in_inference_mode_can_be_recorded():
+    recorder = Recorder(2, keep_logits=True)
+    for _ in range(2):
+        with torch.inference_mode():
+            recorder.update(torch.ones(2, 3), torch.tensor([0, 1]), torch.arange(2))
+        recorder.end_epoch()
+    assert recorder.logits().shape == (2, 2, 3)
+    assert recorder.dynamics().observations.tolist() == [2, 2]

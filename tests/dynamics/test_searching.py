@@ -69,12 +69,24 @@ def test_neighbours_are_told_apart_where_cosines_cannot():
     assert circle_nearest(r[2:], r[:2]).tolist() == [1]
 
 
-def test_the_circle_closes():
-    around = torch.tensor([3.1, -3.1, 0.0], dtype=torch.float64)  # angles on both sides of ±π
+def at(*angles):
+    """Vectors that sum to zero, in these directions of their plane."""
+    turn = torch.tensor(angles, dtype=torch.float64)
     basis = torch.tensor([[1.0, -1.0, 0.0], [1.0, 1.0, -2.0]], dtype=torch.float64)
     basis /= basis.norm(dim=1, keepdim=True)
-    vectors = around.sin()[:, None] * basis[0] + around.cos()[:, None] * basis[1]
-    assert circle_nearest(vectors[:1], vectors[1:]).tolist() == [0]
+    return turn.sin()[:, None] * basis[0] + turn.cos()[:, None] * basis[1]
+
+
+def test_the_circle_closes():
+    assert circle_nearest(at(3.1), at(-3.1, 0.0)).tolist() == [0]
+    assert circle_nearest(at(-3.1), at(0.0, 3.1)).tolist() == [1]
+
+
+@pytest.mark.parametrize("query", [3.1, -3.1, 0.0, 0.04])
+@pytest.mark.parametrize("keys", [(-3.0, -2.9), (2.9, 3.0), (-3.0, -2.9, -2.8, -2.7)])
+def test_all_keys_may_be_the_farthest_even_at_the_seam(query, keys):
+    found = circle_farthest(at(query).expand(200, 3), at(*keys), k=len(keys), generator=draws())
+    assert set(found.tolist()) == set(range(len(keys)))
 
 
 def test_only_three_classes_lie_on_a_circle():

@@ -231,6 +231,7 @@ class Recorder:
         sums, notes = (values.to(device or self.device).unbind(1) for values in (self._sums, self._notes))
         return dict(zip((*_SUMS, *_NOTES), (*sums, *notes), strict=True))
 
+    @torch.inference_mode(False)  # an inference tensor could not be written to later
     def _blank(self, classes: int) -> Tensor:
         return torch.full((self.n_samples + 1, classes), torch.nan, device=self.device)
 
