@@ -82,7 +82,7 @@ def test_the_circle_closes():
     assert circle_nearest(at(-3.1), at(0.0, 3.1)).tolist() == [1]
 
 
-@pytest.mark.parametrize("query", [3.1, -3.1, 0.0, 0.04])
+@pytest.mark.parametrize("query", [3.1, -3.1, 0.0, 0.04, -0.04])
 @pytest.mark.parametrize("keys", [(-3.0, -2.9), (2.9, 3.0), (-3.0, -2.9, -2.8, -2.7)])
 def test_all_keys_may_be_the_farthest_even_at_the_seam(query, keys):
     found = circle_farthest(at(query).expand(200, 3), at(*keys), k=len(keys), generator=draws())
