@@ -41,16 +41,16 @@ def observe(logits: Tensor, labels: Tensor) -> Observation:
     logs = scores.log_softmax(1)
     gold_logit, gold_log = scores.gather(1, columns)[:, 0], logs.gather(1, columns)[:, 0]
     rival_logit, rival = scores.scatter(1, columns, -torch.inf).max(1)
-    alone = rival_logit == -torch.inf
+    alone, lead = rival_logit == -torch.inf, gold_logit - rival_logit
     predicted = scores.argmax(1)
     return Observation(
-        valid=(labels >= 0) & gold_log.isfinite(),
+        valid=(labels >= 0) & (gold_log > -torch.inf),  # never true of NaN
         label=labels.double(),
-        margin=torch.where(alone, torch.nan, gold_logit - rival_logit),
+        margin=torch.where(alone, torch.nan, lead),
         gold=gold_log.exp(),
         loss=-gold_log,
         right=(predicted == labels).double(),
         predicted=predicted.double(),
         rival=torch.where(alone, -1.0, rival.double()),
-        rival_probability=logs.gather(1, rival[:, None])[:, 0].exp().masked_fill(alone, 0.0),
+        rival_probability=(gold_log - lead).exp(),
     )

@@ -92,7 +92,7 @@ class Recorder:
         shift = torch.where(new, gold[first], shift)
         offset = gold - shift
         before = torch.where(first == here, last_right, right.roll(1))
-        forgotten = (before > right) & (before >= 0)
+        forgotten = before > right
         sums = (torch.ones_like(gold), margin, offset, offset.square(), loss, right, forgotten.double(), probability)
         self._sums.index_add_(0, slot, torch.stack(sums, 1))
         first_loss, first_right = torch.where(new, loss[first], first_loss), torch.where(new, right[first], first_right)
