@@ -1,16 +1,22 @@
 """Who is mixed with whom inside a batch."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from calmix.dynamics import batch_partners, cosine, residual, saliency_map
 from calmix.mixing.step import Step
 
-__all__ = ["Pairing", "reversed_batch", "shuffled"]
+__all__ = ["Pairing", "Similarity", "across", "by_saliency", "reversed_batch", "shuffled", "sides"]
 
 Pairing = Callable[[Step], Tensor]
 """Step → the partner row of each row."""
+
+Similarity = Literal["auto", "logits", "head"]
+"""What two samples are compared by: |p − y| over the logits, or the gradient by the head's weights. `auto` takes
+the logits, but the head for two classes, where all |p − y| are parallel."""
 
 
 def shuffled(step: Step) -> Tensor:
@@ -21,3 +27,47 @@ def shuffled(step: Step) -> Tensor:
 def reversed_batch(step: Step) -> Tensor:
     """Return the batch back to front: no draw, and only the middle row of an odd batch is its own partner."""
     return torch.arange(len(step) - 1, -1, -1, device=step.device)
+
+
+def sides(step: Step, signal: str) -> Tensor:
+    """Return the side (0, 1, or -1 for neither) of each row; halves drawn at random where there is no signal."""
+    if signal in step.signals:
+        return step.signal(signal).long()
+    return (step.permutation() < len(step) // 2).long()
+
+
+def across(step: Step, side: Tensor) -> Tensor:
+    """Return a partner on the other side for each row: one each, in random order, as far as they go.
+
+    Where the sides differ in number, those of the smaller one are taken again. A row of neither side, or
+    without anyone on the other, is its own partner. No shape depends on values.
+    """
+    n = len(step)
+    # Side 0 first, then side 1, then the others, each in random order.
+    group = torch.where(side < 0, 2, side)
+    shuffle = step.permutation()
+    order = shuffle[group[shuffle].argsort(stable=True)]
+    sizes = torch.stack([(group == 0).sum(), (group == 1).sum()])
+    place = torch.empty_like(order).scatter_(0, order, torch.arange(n, device=step.device))
+    is_second = (group == 1).long()
+    rank = place - is_second * sizes[0]
+    other = sizes[1 - is_second].clamp_min(1)
+    partner = order[((1 - is_second) * sizes[0] + rank % other).clamp_max(n - 1)]
+    alone = (group == 2) | (sizes[1 - is_second] == 0)
+    return torch.where(alone, torch.arange(n, device=step.device), partner)
+
+
+def by_saliency(step: Step, side: Tensor, similarity: Similarity = "auto") -> tuple[Tensor, Tensor]:
+    """Return the most similar and the most dissimilar row of the other side for each row (Park & Caragea 2022)."""
+    choices = step.inputs["input_ids"].dim() == 3
+    if similarity == "logits" or (similarity == "auto" and step.targets.shape[-1] > 2):
+        alike = cosine(saliency_map(step.logits, step.targets))
+    else:
+        gap = residual(step.logits, step.targets)
+        hidden = step.hidden.detach().to(gap.dtype)
+        if choices:
+            # One weight vector scores all choices: its gradient is the sum over a row's choices.
+            alike = cosine((gap[..., None] * hidden.view(*gap.shape, -1)).sum(1))
+        else:
+            alike = cosine(gap) * cosine(hidden)
+    return batch_partners(alike, side)

@@ -1,53 +1,35 @@
 """The named training methods. Each is a few lines: samples in a batch × pairs × level × terms of the loss."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
-
-from torch import nn
 
 from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.mixing import manifold, paraphrasing, terms
 from calmix.mixing.checking import check_positive, check_range
+from calmix.mixing.guided import aum_saliency, informed_mixup, tdmixup
 from calmix.mixing.levels import Level, Mask, Padding
 from calmix.mixing.pairing import reversed_batch, shuffled
-from calmix.mixing.sampling import Sampling, uniform
+from calmix.mixing.recipe import Recipe
 from calmix.mixing.step import Step
-from calmix.mixing.terms import Term
 from calmix.models import anatomy
 
 __all__ = [
     "RECIPES",
     "Recipe",
+    "aum_saliency",
     "back_translation",
     "cls_mixup",
     "erl",
     "erm",
     "feature_mixup",
+    "informed_mixup",
     "input_mixup",
     "label_smoothing",
     "manifold_mixup",
     "on_off_manifold",
+    "tdmixup",
 ]
-
-
-def _one(_model: nn.Module) -> int:
-    return 1
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A training method: what the loss of a batch is, and what it needs from the loop around it."""
-
-    loss: Term
-    """Step → one loss per row."""
-    batches: Sampling = uniform
-    """Which samples share a batch."""
-    variants: Callable[[nn.Module], int] = _one
-    """How many kinds of step there are for a model; the loop draws `step.variant` below it."""
-    prepare: Callable[[Examples], Examples] | None = None
-    """What is done to the training set before anything is tokenised."""
 
 
 def erm(*, smoothing: float = 0.0) -> Recipe:
@@ -272,6 +254,9 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
     "manifold-mixup": manifold_mixup,
     "cls-mixup": cls_mixup,
     "feature-mixup": feature_mixup,
+    "aum-saliency": aum_saliency,
+    "tdmixup": tdmixup,
+    "informed-mixup": informed_mixup,
     "on-off-manifold": on_off_manifold,
     "back-translation": back_translation,
 }

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from calmix.mixing import drawing
-from calmix.models import Anatomy, anatomy
+from calmix.models import Anatomy, anatomy, head_input, pooled
 
 __all__ = ["Step", "fill_tokens"]
 
@@ -31,10 +31,13 @@ class Step:
     rows: Tensor | None = None
     """Where each row stands in the training set."""
     class_weights: Tensor | None = None
+    signals: Mapping[str, Tensor] = field(default_factory=dict)
+    """What is known about each sample of the training set, by name: see `signal`."""
     fill: Mapping[str, int] = field(default_factory=dict)
     """Ids of the tokens a pair may be padded with: see `fill_tokens`."""
     variant: int = 0
     """Which of the recipe's variants this step takes, drawn on the host (the layer to mix at, say)."""
+    _read: list[Tensor] = field(default_factory=list, init=False)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -52,7 +55,25 @@ class Step:
     @cached_property
     def logits(self) -> Tensor:
         """The clean forward's logits, computed when first asked for and once."""
-        return self.forward(self.inputs)
+        with head_input(self.model, self.anatomy) as self._read:
+            return self.forward(self.inputs)
+
+    @property
+    def hidden(self) -> Tensor:
+        """What the head read in the clean forward: [rows, features], or [rows · choices, features]."""
+        assert self.logits is not None
+        pad = self.model.config.pad_token_id  # type: ignore[union-attr]
+        return pooled(self._read[0], self.inputs, pad)  # type: ignore[arg-type]
+
+    @property
+    def is_clean_known(self) -> bool:
+        """Whether the clean forward has been made: its logits are then free to record."""
+        return "logits" in self.__dict__
+
+    def signal(self, name: str) -> Tensor:
+        """Return a signal of the rows in this batch."""
+        assert self.rows is not None
+        return self.signals[name][self.rows]
 
     def forward(self, inputs: dict[str, Tensor]) -> Tensor:
         """Return the logits of these inputs, in float32."""

@@ -1,0 +1,190 @@
+"""Methods guided by training dynamics: who is easy and who is not decides who is mixed with whom."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from calmix.dynamics import Dynamics, aum_halves, easy_and_ambiguous
+from calmix.mixing import terms
+from calmix.mixing.checking import check_range
+from calmix.mixing.levels import Level, mixed_logits
+from calmix.mixing.pairing import Similarity, across, by_saliency, sides
+from calmix.mixing.recipe import Recipe
+from calmix.mixing.sampling import two_sided, uniform
+from calmix.mixing.step import Step
+from calmix.mixing.targets import cross_entropy, mix, smooth
+
+__all__ = ["aum_saliency", "informed_mixup", "tdmixup"]
+
+_SIDE = "side"
+_LEVELS: dict[str, Level] = {"head": "head", "inner": "inner", "input": 0}
+
+At = Literal["head", "inner", "input"]
+
+
+def aum_saliency(
+    *,
+    alpha: float = 0.4,
+    clean: float = 0.8,
+    similar: float = 0.1,
+    dissimilar: float = 0.1,
+    aum: bool = True,
+    saliency: bool = True,
+    similarity: Similarity = "auto",
+    at: At = "head",
+    smoothing: float = 0.0,
+    as_released: bool = False,
+) -> Recipe:
+    """Mix each sample with the most similar and the most dissimilar one, by saliency, of the other AUM half.
+
+    Paper: Park & Caragea, ACL 2022. Ablations: aum=false, saliency=false, similar=0, dissimilar=0 (with clean=0.9).
+
+    Args:
+        alpha: λ ~ Beta(α, α).
+        clean: weight β of cross-entropy on the unmixed batch.
+        similar: weight γ of the mix with the most similar partner.
+        dissimilar: weight δ of the mix with the most dissimilar partner.
+        aum: false splits the batch at random instead of by AUM (ablation).
+        saliency: false draws both partners at random from the other half (ablation).
+        similarity: compare |p−y| (logits) or gradients by the head's weights (head). auto: head for two classes.
+        at: mix what the head reads, what its dense layer reads, or the input embeddings.
+        smoothing: label smoothing σ of the mixed targets; the clean term and the saliency keep hard labels.
+        as_released: the loss weights that the authors' code amounts to: 1.4 on each half, 0.05·B/K on each mix.
+    """
+    for name, value in (("alpha", alpha), ("clean", clean), ("similar", similar), ("dissimilar", dissimilar)):
+        check_range(name, value)
+    check_range("smoothing", smoothing, high=1)
+    plain = terms.clean()
+
+    def loss(step: Step) -> Tensor:
+        if aum and _SIDE not in step.signals:
+            return plain(step)
+        side = sides(step, _SIDE)
+        if saliency:
+            near, far = by_saliency(step, side, similarity)
+        else:
+            near, far = across(step, side), across(step, side)
+        weights = (clean, similar, dissimilar)
+        if as_released:
+            # Mean over each half, both at 1.4; soft cross-entropy summed over the batch and averaged over classes.
+            mixes = 0.05 * len(step) / step.targets.shape[-1]
+            weights = (2.8, mixes * (similar > 0), mixes * (dissimilar > 0))
+        total = weights[0] * plain(step)
+        for weight, partner in ((weights[1], near), (weights[2], far)):
+            if weight > 0:
+                total = total + weight * _mixed(step, partner, alpha=alpha, smoothing=smoothing, at=at)
+        return total
+
+    def guide(dynamics: Dynamics) -> Mapping[str, NDArray[Any]]:
+        return {_SIDE: aum_halves(dynamics)}
+
+    return Recipe(loss, batches=two_sided(_SIDE, cycle=False) if aum else uniform, guide=guide if aum else None)
+
+
+def tdmixup(
+    *,
+    alpha: float = 0.4,
+    fraction: float = 1 / 3,
+    mixed: float = 1.0,
+    at: At = "head",
+    smoothing: float = 0.0,
+    as_released: bool = False,
+) -> Recipe:
+    """Train on the easy and the ambiguous third alone, and on mixes of one of each.
+
+    Paper: Park & Caragea, NAACL 2022 (TDMixUp). Easy samples that an AUM filter dropped (`calmix map --filter`)
+    are left out.
+
+    Args:
+        alpha: λ ~ Beta(α, α).
+        fraction: share of the data that counts as easy, and as ambiguous.
+        mixed: weight of the mixes beside the unmixed samples.
+        at: mix what the head reads, what its dense layer reads, or the input embeddings.
+        smoothing: label smoothing σ of the mixed targets.
+        as_released: weigh the mixes by 0.01, as the authors' code does.
+    """
+    return _easy_and_ambiguous(
+        alpha=alpha,
+        fraction=fraction,
+        mixed=0.01 if as_released else mixed,
+        at=at,
+        smoothing=smoothing,
+        everyone=False,
+    )
+
+
+def informed_mixup(
+    *,
+    alpha: float = 0.4,
+    fraction: float = 1 / 3,
+    mixed: float = 1.0,
+    everyone: bool = True,
+    at: At = "head",
+    smoothing: float = 0.0,
+) -> Recipe:
+    """Train on all samples, and on mixes of an easy with an ambiguous one found in the same batch.
+
+    Paper: Hosseini & Caragea (the teacher of their distillation; smoothing 0.1 there).
+
+    Args:
+        alpha: λ ~ Beta(α, α).
+        fraction: share of the data that counts as easy, and as ambiguous (the paper tried 1/2, 1/3 and 1/4).
+        mixed: weight of the mixes beside the unmixed samples.
+        everyone: false trains on the easy and ambiguous samples alone, as the paper's appendix has it.
+        at: mix what the head reads, what its dense layer reads, or the input embeddings.
+        smoothing: label smoothing σ, of unmixed and mixed targets.
+    """
+    return _easy_and_ambiguous(
+        alpha=alpha,
+        fraction=fraction,
+        mixed=mixed,
+        at=at,
+        smoothing=smoothing,
+        everyone=everyone,
+        smooth_clean=True,
+    )
+
+
+def _easy_and_ambiguous(
+    *,
+    alpha: float,
+    fraction: float,
+    mixed: float,
+    at: At,
+    smoothing: float,
+    everyone: bool,
+    smooth_clean: bool = False,
+) -> Recipe:
+    check_range("alpha", alpha)
+    check_range("mixed", mixed)
+    check_range("fraction", fraction, high=0.5)
+    check_range("smoothing", smoothing, high=1)
+    plain = terms.clean(smoothing=smoothing if smooth_clean else 0.0)
+
+    def loss(step: Step) -> Tensor:
+        if _SIDE not in step.signals:
+            return plain(step)
+        partner = across(step, sides(step, _SIDE))
+        found = partner != torch.arange(len(step), device=step.device)
+        # The mean over pairs, whatever share of the batch has one.
+        share = found / found.sum().clamp_min(1) * len(step)
+        return plain(step) + mixed * share * _mixed(step, partner, alpha=alpha, smoothing=smoothing, at=at)
+
+    def guide(dynamics: Dynamics) -> Mapping[str, NDArray[Any]]:
+        easy, ambiguous = easy_and_ambiguous(dynamics, fraction=fraction)
+        side = np.full(len(dynamics), -1, dtype=np.int8)
+        side[easy], side[ambiguous] = 0, 1
+        return {_SIDE: side}
+
+    return Recipe(loss, batches=uniform if everyone else two_sided(_SIDE, cycle=True), guide=guide)
+
+
+def _mixed(step: Step, partner: Tensor, *, alpha: float, smoothing: float, at: At) -> Tensor:
+    weight = step.beta(alpha)
+    logits = mixed_logits(step, partner, weight, level=_LEVELS[at])
+    targets = mix(smooth(step.targets, smoothing), partner, weight)
+    return cross_entropy(logits, targets, step.class_weights)

@@ -1,0 +1,40 @@
+"""What a training method is made of."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+from torch import nn
+
+from calmix.data import Examples
+from calmix.dynamics import Dynamics
+from calmix.mixing.sampling import Sampling, uniform
+from calmix.mixing.terms import Term
+
+__all__ = ["Guide", "Recipe"]
+
+Guide = Callable[[Dynamics], Mapping[str, NDArray[Any]]]
+"""Dynamics → what the recipe wants to know about each training sample: columns by name, one value a sample."""
+
+
+def _one(_model: nn.Module) -> int:
+    return 1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training method: what the loss of a batch is, and what it needs from the loop around it."""
+
+    loss: Term
+    """Step → one loss per row."""
+    batches: Sampling = uniform
+    """Which samples share a batch."""
+    variants: Callable[[nn.Module], int] = _one
+    """How many kinds of step there are for a model; the loop draws `step.variant` below it."""
+    prepare: Callable[[Examples], Examples] | None = None
+    """What is done to the training set before anything is tokenised."""
+    guide: Guide | None = None
+    """What training dynamics tell the recipe about each sample, as columns in `step.signals`: once, from a run
+    made before, or anew after each epoch from the run itself. Without signals (the first epoch of the latter),
+    batches and loss must be those of plain training."""
