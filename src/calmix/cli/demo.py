@@ -1,5 +1,6 @@
 """`calmix demo`: plain training and mixup side by side, on messages whose true probabilities are known."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,14 +26,13 @@ def demo(
     how far the predicted probabilities are from the true ones.
     """
     from calmix.data.corpus import corpus_path
-    from calmix.training import train
 
     figures: dict[str, Any] = {}
     for recipe in _RECIPES:
         if not as_json:
             note(f"training with {recipe}")
         with training_bar(quiet=as_json) as bar:
-            run = train(
+            folder, metrics = _trained(
                 corpus_path("train"),
                 dev=corpus_path("dev"),
                 test=corpus_path("test"),
@@ -45,12 +45,22 @@ def demo(
                 out=out / recipe,
                 on_progress=bar,
             )
-        figures[recipe] = _with_truth(run.folder, run.metrics)
+        figures[recipe] = _with_truth(folder, metrics)
     if as_json:
         print_json(figures)
         return
     _print(figures)
     print(f"runs and models: {out}")
+
+
+def _trained(*args: Any, out: Path, **kwargs: Any) -> tuple[Path, dict[str, Any]]:
+    """Return a run's folder and figures; one that is there already, finished, is not trained again."""
+    from calmix.training import FinishedRun, train
+
+    try:
+        return out, train(*args, out=out, **kwargs).metrics
+    except FinishedRun:
+        return out, json.loads((out / "metrics.json").read_text(encoding="utf-8"))
 
 
 def _with_truth(folder: Path, metrics: dict[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def evaluate(
     if model is not None and not files:
         raise InputError(f"give labelled files to evaluate {model} on")
 
-    from calmix.training import intervals, measure, measure_groups
+    from calmix.training import intervals, json_safe, measure, measure_groups
 
     figures: dict[str, Any] = {}
     sources = (
@@ -46,13 +46,16 @@ def evaluate(
         )
     )
     for name, (probs, labels, table) in sources.items():
-        found: dict[str, Any] = measure(probs, labels, bins=bins)
+        if group is not None and group not in table.column_names:
+            raise InputError(f"{name}: has no column {group!r} (columns: {', '.join(table.column_names)})")
+        try:
+            found: dict[str, Any] = measure(probs, labels, bins=bins)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
         found["intervals"] = intervals(probs, labels, bins=bins)
         if group is not None:
-            if group not in table.column_names:
-                raise InputError(f"{name}: has no column {group!r} (columns: {', '.join(table.column_names)})")
             found["groups"] = measure_groups(probs, labels, table[group].to_pylist(), bins=bins)
-        figures[name] = found
+        figures[name] = json_safe(found)
     if as_json:
         print_json(figures)
         return

@@ -1,6 +1,7 @@
 """What commands print: figures as a table, progress as a bar, both on the right stream."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -8,17 +9,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from calmix.training import Progress
 
-__all__ = ["figures_table", "guarantee_lines", "interval_table", "note", "print_json", "training_bar", "working_bar"]
+__all__ = [
+    "figures_table",
+    "guarantee_lines",
+    "interval_table",
+    "note",
+    "plain",
+    "print_json",
+    "training_bar",
+    "working_bar",
+]
 
 
 def print_json(value: Any) -> None:
-    """Print a value for a script to read: all that stdout gets."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print a value for a script to read: all that stdout gets. A number that is not finite is null."""
+    from calmix.training.evaluating import json_safe
+
+    print(json.dumps(json_safe(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def plain(text: str) -> str:
+    """Return text as one line that a terminal only shows: control characters are written out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(text.split()))
 
 
 def note(line: str) -> None:
     """Tell the user something, on stderr; the text is shown as it is, whatever brackets it has."""
-    _stderr().print(f"· {line}", markup=False, highlight=False, soft_wrap=True)
+    _stderr().print(f"· {plain(line)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def figures_table(splits: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
@@ -26,6 +43,7 @@ def figures_table(splits: Mapping[str, Mapping[str, Mapping[str, float]]]) -> No
     from rich import box
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("data")
@@ -33,11 +51,10 @@ def figures_table(splits: Mapping[str, Mapping[str, Mapping[str, float]]]) -> No
         table.add_column(name, justify="right")
     for name, figures in splits.items():
         before, after = figures["before"], figures["after"]
-        row = [name, f"{before['n']:,}", f"{before['accuracy']:.1%}"]
+        row = [f"{before['n']:,}", _percent(before["accuracy"])]
         for key in ("ece", "oe"):
-            row += [f"{before[key]:.1%}", f"{after[key]:.1%}"]
-        row += [f"{before['nll']:.3f}", f"{after['nll']:.3f}"]
-        table.add_row(*row)
+            row += [_percent(before[key]), _percent(after[key])]
+        table.add_row(Text(plain(name)), *row, _number(before["nll"]), _number(after["nll"]))
     Console(highlight=False).print(table)
 
 
@@ -53,19 +70,31 @@ def interval_table(figures: Mapping[str, Mapping[str, Any]]) -> None:
     for name in ("rows", "accuracy", "ECE", "debiased", "OE", "NLL"):
         table.add_column(name, justify="right")
     for name, found in figures.items():
-        ranges = found["intervals"]
-        cells = {key: f"{found[key]:.1%}" for key in ("accuracy", "ece", "oe")} | {"nll": f"{found['nll']:.3f}"}
+        cells = {key: _percent(found[key]) for key in ("accuracy", "ece", "oe")} | {"nll": _number(found["nll"])}
         for key in cells:
-            low, high = ranges[key]
-            cells[key] += f"\n{low:.3f}–{high:.3f}" if key == "nll" else f"\n{100 * low:.1f}–{100 * high:.1f}"
-        debiased = f"{found['debiased_ece']:.1%}"
+            cells[key] += "\n" + _range(*found["intervals"][key], percent=key != "nll")
+        debiased = _percent(found["debiased_ece"])
         table.add_row(
-            Text(name), f"{found['n']:,}", cells["accuracy"], cells["ece"], debiased, cells["oe"], cells["nll"]
+            Text(plain(name)), f"{found['n']:,}", cells["accuracy"], cells["ece"], debiased, cells["oe"], cells["nll"]
         )
         for group, inside in found.get("groups", {}).items():
-            shown = [f"{inside[key]:.1%}" for key in ("accuracy", "ece", "debiased_ece", "oe")]
-            table.add_row(Text(f"  {group}"), f"{inside['n']:,}", *shown, f"{inside['nll']:.3f}")
+            shown = [_percent(inside[key]) for key in ("accuracy", "ece", "debiased_ece", "oe")]
+            table.add_row(Text(f"  {plain(group)}"), f"{inside['n']:,}", *shown, _number(inside["nll"]))
     Console(highlight=False).print(table)
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _range(low: float | None, high: float | None, *, percent: bool) -> str:
+    if low is None or high is None:
+        return "–"
+    return f"{100 * low:.1f}–{100 * high:.1f}" if percent else f"{low:.3f}–{high:.3f}"
 
 
 def guarantee_lines(figures: Mapping[str, Any]) -> list[str]:
@@ -88,8 +117,8 @@ def guarantee_lines(figures: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def training_bar(quiet: bool) -> Iterator[Callable[["Progress"], None] | None]:
-    """Yield what shows a run's progress on stderr: epoch, loss, samples per second, time left."""
-    if quiet:
+    """Yield what shows a run's progress on stderr, if that is a terminal: epoch, loss, samples/s, time left."""
+    if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich import progress as rich
@@ -122,8 +151,8 @@ def training_bar(quiet: bool) -> Iterator[Callable[["Progress"], None] | None]:
 
 @contextmanager
 def working_bar(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], None] | None]:
-    """Yield what shows how many of `total` items are done, on stderr."""
-    if quiet:
+    """Yield what shows how many of `total` items are done, on stderr, if that is a terminal."""
+    if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.progress import Progress

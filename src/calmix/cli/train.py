@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from calmix.cli.parsing import named_files, pairs, weights
-from calmix.cli.showing import figures_table, guarantee_lines, note, print_json, training_bar
+from calmix.cli.showing import figures_table, guarantee_lines, note, plain, print_json, training_bar
 
 __all__ = ["train"]
 
@@ -144,8 +144,11 @@ def train(
     judged_on = named_files(ood or [])
     weighted = weights(class_weights)
 
-    from calmix.training import push
+    from calmix.training import check_name, processes, push
     from calmix.training import train as run_training
+
+    if push_to_hub is not None:
+        check_name(push_to_hub)
 
     with training_bar(quiet=as_json or dry_run) as bar:
         run = run_training(
@@ -188,16 +191,18 @@ def train(
             on_progress=bar,
             on_note=None if as_json else note,
         )
+    if not processes().is_main_process:
+        return
     if as_json:
         print_json({"folder": str(run.folder), **run.metrics})
     elif dry_run:
         _print_estimate(run.metrics)
-    elif run.metrics:
+    else:
         figures_table(run.metrics["splits"])
         for line in guarantee_lines(run.metrics):
             print(line)
         print(f"model: {run.model}")
-    if push_to_hub is not None and not dry_run and run.metrics:
+    if push_to_hub is not None and not dry_run:
         note(f"uploaded to {push(run.model, push_to_hub)}")
 
 
@@ -206,7 +211,7 @@ def _print_estimate(metrics: dict[str, Any]) -> None:
     minutes, seconds = divmod(round(metrics["seconds"]), 60)
     print(f"rows: {rows}")
     if metrics["labels"]:
-        print(f"labels: {', '.join(metrics['labels'])}")
+        print(f"labels: {plain(', '.join(metrics['labels']))}")
     print(f"steps: {metrics['steps']:,}")
     print(
         f"training would take about {minutes} min {seconds} s and {metrics['memory_bytes'] / 2**30:.1f} GiB of memory"

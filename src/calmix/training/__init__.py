@@ -4,6 +4,7 @@ from calmix.training.correcting import calibrate
 from calmix.training.evaluating import intervals, json_safe, measure, measure_groups
 from calmix.training.exporting import export_onnx
 from calmix.training.folder import FinishedRun
+from calmix.training.launching import processes
 from calmix.training.loop import Progress
 from calmix.training.pipeline import Run, train
 from calmix.training.predictions import prediction_table, read_predictions, with_guarantees
@@ -21,6 +22,7 @@ __all__ = [
     "measure",
     "measure_groups",
     "prediction_table",
+    "processes",
     "push",
     "read_predictions",
     "train",

@@ -40,8 +40,10 @@ def intervals(probs: Probs, labels: Labels, *, bins: int = 15, n: int = 500, see
     """Return the 95 % bootstrap interval [low, high] of the figures that decisions hang on."""
     found = {}
     for name in ("accuracy", "ece", "oe", "nll", "brier"):
-        interval = bootstrap(_metrics(bins)[name], probs, labels, n=n, generator=seed)
-        found[name] = [max(0.0, interval.low), interval.high]
+        # A certain mistake has an infinite NLL, and so no interval.
+        with np.errstate(invalid="ignore"):
+            interval = bootstrap(_metrics(bins)[name], probs, labels, n=n, generator=seed)
+        found[name] = [0.0 if interval.low < 0 else interval.low, interval.high]
     return found
 
 

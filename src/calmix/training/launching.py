@@ -7,20 +7,39 @@ from typing import Any, Literal, TypeVar
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_list
+from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_list, parse_flag_from_env
 from torch import nn
 
 from calmix.errors import InputError, TrainingError
 
-__all__ = ["Precision", "accelerator_for", "check_trackers", "from_main", "precision_for", "start_trackers", "unwrap"]
+__all__ = [
+    "Precision",
+    "accelerator_for",
+    "check_trackers",
+    "from_main",
+    "precision_for",
+    "processes",
+    "start_trackers",
+    "unwrap",
+]
 
 Precision = Literal["auto", "fp32", "bf16"]
 T = TypeVar("T")
 
 
+def processes() -> PartialState:
+    """Return where this process stands among those started with it."""
+    return PartialState(cpu=_on_cpu())
+
+
+def _on_cpu() -> bool:
+    # Unless it is told, accelerate takes several processes without a GPU for as many runs of their own.
+    return parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+
+
 def from_main(make: Callable[[], T]) -> T:
     """Return on every process what the main one makes; what fails there fails everywhere, so that nobody waits."""
-    state = PartialState()
+    state = processes()
     if state.num_processes == 1:
         return make()
     held: list[Any] = [None, None]
@@ -44,6 +63,7 @@ def accelerator_for(precision: str, track: Sequence[str], folder: Path) -> Accel
     # Its state is global and keeps the precision of the run before.
     AcceleratorState._reset_state()
     return Accelerator(
+        cpu=_on_cpu(),
         mixed_precision="bf16" if precision == "bf16" else "no",
         log_with=list(track) or None,
         project_dir=folder,
@@ -54,7 +74,7 @@ def accelerator_for(precision: str, track: Sequence[str], folder: Path) -> Accel
 def precision_for(asked: Precision) -> str:
     """Return the arithmetic to use here: bf16 on GPUs that have it, unless something was asked for."""
     if asked == "auto":
-        return "bf16" if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "fp32"
+        return "bf16" if not _on_cpu() and torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "fp32"
     return asked
 
 

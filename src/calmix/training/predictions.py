@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from calmix.calibration import Temperature
 from calmix.data import Examples, read_table
+from calmix.data.origin import Origin, listed, shown
+from calmix.data.tables import format_of
 from calmix.errors import InputError
 from calmix.models import Classifier
 
@@ -83,7 +85,8 @@ def read_predictions(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.
     labels = [str(value) for value in table["label"].to_pylist()]
     unknown = next((i for i, value in enumerate(labels) if value not in where), None)
     if unknown is not None:
-        raise InputError(f"{path}: row {unknown + 1}: label {labels[unknown]!r} is not among {', '.join(names)}")
+        row = Origin(str(path), header=format_of(path)[0] in ("csv", "tsv")).row(unknown)
+        raise InputError(f"{path}: {row}: label {shown(labels[unknown])} is not among {listed(names)}")
     return rows, np.array([where[value] for value in labels], dtype=np.int64), table
 
 
@@ -101,6 +104,8 @@ def _lists(table: pa.Table, column: str, path: str | Path) -> NDArray[np.float64
         lists = [json.loads(v) if isinstance(v, str) else list(v) for v in values]
         rows = np.full((len(lists), max(map(len, lists))), 0.0 if column == "probs" else -np.inf)
         for row, numbers in zip(rows, lists, strict=True):
+            if not numbers:
+                raise ValueError
             row[: len(numbers)] = numbers
     except (ValueError, TypeError):
         raise InputError(f"{path}: column {column!r} must hold a list of numbers in every row") from None
