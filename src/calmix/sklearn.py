@@ -2,8 +2,9 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +12,15 @@ from numpy.typing import NDArray
 from calmix.data import Examples
 from calmix.errors import InputError
 
+if TYPE_CHECKING:
+    from calmix.mixing import Recipe
+    from calmix.training.selecting import Selection
+
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
-    raise InputError("TextClassifier needs scikit-learn: pip install 'calmix[sklearn]'") from None
+    raise ImportError("TextClassifier needs scikit-learn: pip install 'calmix[sklearn]'") from None
 
 __all__ = ["TextClassifier"]
 
@@ -31,12 +36,16 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         *,
         model: str = "minilm",
-        recipe: str = "erm",
+        recipe: "str | Recipe" = "erm",
         options: Mapping[str, Any] | None = None,
         epochs: int = 3,
         batch_size: int = 32,
         lr: float = 5e-5,
+        weight_decay: float = 0.0,
+        warmup: float = 0.1,
         max_length: int = 256,
+        select: "Selection" = "nll-ts",
+        patience: int = 0,
         dev_fraction: float = 0.1,
         class_weights: str | Mapping[str, float] | None = None,
         seed: int = 0,
@@ -47,7 +56,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
+        self.weight_decay = weight_decay
+        self.warmup = warmup
         self.max_length = max_length
+        self.select = select
+        self.patience = patience
         self.dev_fraction = dev_fraction
         self.class_weights = class_weights
         self.seed = seed
@@ -57,12 +70,18 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         from calmix.models import load
         from calmix.training import train
 
-        self.classes_, positions = np.unique(np.asarray(y), return_inverse=True)
-        names = [str(name) for name in self.classes_]
         first, second = _columns(X)
-        if len(first) != len(positions):
-            raise InputError(f"there are {len(first)} texts and {len(positions)} labels")
-        examples = Examples.from_texts(first, [names[i] for i in positions], text_b=second, label_names=names)
+        labels = np.asarray(y)
+        if labels.ndim != 1:
+            raise InputError(f"y must hold one label for each text, not be of shape {labels.shape}")
+        if len(first) != len(labels):
+            raise InputError(f"there are {len(first)} texts and {len(labels)} labels")
+        self.classes_, positions = np.unique(labels, return_inverse=True)
+        names = tuple(str(name) for name in self.classes_)
+        # Set, not read: a class called "" or "nan" is a class here, no gap in a table.
+        examples = replace(
+            Examples.from_texts(first, text_b=second), labels=positions.astype(np.int64), label_names=names
+        )
         with tempfile.TemporaryDirectory(prefix="calmix-") as folder:
             run = train(examples, out=Path(folder) / "run", **self.get_params(deep=False))
             self.classifier_ = load(run.model)
@@ -77,7 +96,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
         """Return the most probable class of each text."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+        winners = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[winners])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -87,9 +107,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _columns(X: Sequence[Any] | NDArray[Any]) -> tuple[list[str], list[str] | None]:
-    rows = list(X)
-    if all(isinstance(row, str) for row in rows):
+    rows = [] if isinstance(X, str) else list(X)
+    if rows and all(isinstance(row, str) for row in rows):
         return rows, None
-    if all(not isinstance(row, str) and len(row) == 2 for row in rows):
+    if rows and all(isinstance(row, Sequence | np.ndarray) and len(row) == 2 for row in rows):
         return [str(row[0]) for row in rows], [str(row[1]) for row in rows]
     raise InputError("X must hold texts, or pairs of texts")
