@@ -1,0 +1,85 @@
+"""Runs of a tiny model that take less than a second, and what to compare of two of them."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+
+from calmix.training import Run, train
+
+Quick = Callable[..., Run]
+
+
+@pytest.fixture(scope="session")
+def calm(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model without dropout: its training is arithmetic alone."""
+    folder = shutil.copytree(checkpoint("bert"), tmp_path_factory.mktemp("calm") / "bert")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def quick(checkpoint: Callable[..., Path], tmp_path: Path) -> Quick:
+    """Return `quick(out, **changes)`: a run of two epochs of three steps, with what is asked for changed."""
+
+    def run(out: str | None = "run", **changes: Any) -> Run:
+        options: dict[str, Any] = {
+            "train": tiny.examples(24),
+            "model": checkpoint("bert"),
+            "dev": tiny.examples(12, seed=1),
+            "epochs": 2,
+            "batch_size": 8,
+            "lr": 1e-2,
+            "seed": 3,
+            "out": None if out is None else tmp_path / out,
+        }
+        options |= changes
+        return train(options.pop("train"), **options)
+
+    return run
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress is told, and a checkpoint may be due, after every step."""
+    monkeypatch.setattr("calmix.training.loop._POLL", 0.0)
+
+
+@pytest.fixture(scope="session")
+def outcome() -> Callable[[Path], dict[str, Any]]:
+    """Return `outcome(folder)`: all that a run came to, except how long it took."""
+
+    def timeless(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: timeless(inner) for key, inner in value.items() if key != "seconds"}
+        return [timeless(inner) for inner in value] if isinstance(value, list) else value
+
+    def found(folder: Path) -> dict[str, Any]:
+        everything: dict[str, Any] = {}
+        for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+            name = str(path.relative_to(folder))
+            if path.suffix == ".jsonl":
+                everything[name] = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
+            elif path.name == "metrics.json":
+                everything[name] = timeless(json.loads(path.read_text()))
+            else:
+                everything[name] = path.read_bytes()
+        return everything
+
+    return found
+
+
+@pytest.fixture(scope="session")
+def tree() -> Callable[[Path], dict[str, bytes]]:
+    """Return `tree(folder)`: every file and folder below, with the content of the files."""
+
+    def found(folder: Path) -> dict[str, bytes]:
+        return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else b"" for p in sorted(folder.rglob("*"))}
+
+    return found
