@@ -1,0 +1,86 @@
+"""An epoch laid out over steps, parts and processes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from calmix.mixing import choose
+from calmix.models import encode
+from calmix.training.batches import Part, TrainingSet, epoch_steps, seed_for, training_set
+
+
+def packed(rows: int, kind: str = "text") -> TrainingSet:
+    data = tiny.examples(rows, kind=kind)
+    return training_set(data, encode(data, tiny.tokenizer(), max_length=32))
+
+
+def layout(data: TrainingSet, epoch: int = 0, **changes: Any) -> list[list[Part]]:
+    options: dict[str, Any] = {"batch_size": 8, "accumulate": 1, "seed": 0, "rank": 0, "world": 1}
+    return list(epoch_steps(data, choose("erm"), epoch, **(options | changes)))
+
+
+def rows_of(step: list[Part]) -> list[int]:
+    return [int(row) for part in step if part.counts for row in part.rows]
+
+
+def test_every_row_comes_once_an_epoch() -> None:
+    steps = layout(packed(29))
+    assert sorted(row for step in steps for row in rows_of(step)) == list(range(29))
+    assert sorted(len(rows_of(step)) for step in steps) == [5, 8, 8, 8]
+
+
+def test_epochs_differ_and_the_seed_decides_how() -> None:
+    data = packed(29)
+    assert [rows_of(s) for s in layout(data)] == [rows_of(s) for s in layout(data)]
+    assert [rows_of(s) for s in layout(data)] != [rows_of(s) for s in layout(data, epoch=1)]
+    assert [rows_of(s) for s in layout(data)] != [rows_of(s) for s in layout(data, seed=1)]
+
+
+@pytest.mark.parametrize("world", [2, 3, 8, 11])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_processes_share_each_batch_between_them(world: int, accumulate: int) -> None:
+    data = packed(29)
+    alone = layout(data)
+    shared = [layout(data, rank=rank, world=world, accumulate=accumulate) for rank in range(world)]
+    for number, step in enumerate(alone):
+        together = [row for ranks in shared for row in rows_of(ranks[number])]
+        assert sorted(together) == sorted(rows_of(step))
+        for ranks in shared:
+            # Each takes part in the exchange of gradients exactly once, with or without rows.
+            assert [part.last for part in ranks[number]].count(True) == 1
+            assert ranks[number][-1].last
+            assert {part.batch for part in ranks[number]} == {len(rows_of(step))}
+
+
+def test_parts_are_as_wide_as_their_own_longest_text() -> None:
+    data = packed(29)
+    for step in layout(data, accumulate=3):
+        for part in step:
+            longest = data.packed.host_lengths[part.rows.numpy()].max()
+            assert longest <= part.width < longest + 8
+
+
+def test_rows_with_as_many_choices_go_together() -> None:
+    data = packed(20, "choices")
+    assert data.packed.counts is not None
+    for step in layout(data, accumulate=2, world=2, rank=1):
+        for part in step:
+            assert {int(data.packed.counts[row]) for row in part.rows} == {part.choices}
+            assert data.targets_of(part.rows, part.choices).shape == (len(part.rows), part.choices)
+
+
+def test_targets_are_one_hot_or_what_was_given() -> None:
+    data = packed(6)
+    np.testing.assert_array_equal(data.targets_of(torch.tensor([1, 3]), None), [[0, 1, 0], [1, 0, 0]])
+    soft = TrainingSet(data.packed, data.labels, 3, targets=torch.full((6, 3), 1 / 3))
+    assert float(soft.targets_of(torch.tensor([2]), None)[0, 0]) == pytest.approx(1 / 3)
+
+
+def test_seeds_differ_with_every_number() -> None:
+    seeds = {seed_for(a, b, c) for a in range(5) for b in range(20) for c in range(3)}
+    assert len(seeds) == 300
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert seed_for(1, 2) == seed_for(1, 2)

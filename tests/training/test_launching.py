@@ -1,0 +1,140 @@
+"""Several processes: the same weights as one, each batch shared between them, and one of them writes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tiny
+import torch
+from accelerate import Accelerator, PartialState
+from safetensors.torch import load_file
+
+from calmix.errors import InputError
+from calmix.mixing import RECIPES
+from calmix.models import load
+from calmix.training import train
+from calmix.training.launching import accelerator_for, check_trackers, from_main, precision_for, unwrap
+
+# 27 rows in batches of 8 end in one of 3, 25 in one of 1: fewer rows than processes.
+RUNS: list[dict[str, Any]] = [
+    {"rows": 27, "batch_size": 8},
+    {"rows": 25, "batch_size": 8, "accumulate": 2, "class_weights": "balanced"},
+    {"rows": 24, "batch_size": 1, "epochs": 1, "test": 1},
+    *({"rows": 9, "batch_size": 4, "epochs": 1, "recipe": name} for name in RECIPES if name != "back-translation"),
+]
+
+
+def settings(run: dict[str, Any], calm: Path) -> dict[str, Any]:
+    options: dict[str, Any] = {"epochs": 2, "lr": 1e-2, "select": "none", "seed": 3, "model": calm}
+    options |= {"dev": tiny.examples(11, seed=1)} | run
+    if "test" in options:
+        options["test"] = tiny.examples(3, seed=2).take(range(options["test"]))
+    options["train"] = tiny.examples(options.pop("rows"))
+    return options
+
+
+def run_all(calm: Path, out: Path) -> list[dict[str, Any]]:
+    """Train everything in `RUNS` one after the other: what each process is started for."""
+    found = []
+    for number, run in enumerate(RUNS):
+        options = settings(run, calm)
+        found.append(train(options.pop("train"), out=out / str(number), **options).metrics)
+    return found
+
+
+def launched(calm: Path, out: Path, *, port: int) -> "subprocess.CompletedProcess[str]":
+    """Start this very file in two processes."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(tiny.__file__).parent),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "ACCELERATE_USE_CPU": "true",
+    }
+    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
+    command = [sys.executable, "-m", *launcher, __file__, str(calm), str(out)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_weights_and_predictions_of_one(calm: Path, tmp_path: Path) -> None:
+    done = launched(calm, tmp_path / "two", port=29611)
+    assert done.returncode == 0, done.stderr[-3000:]
+    alone = run_all(calm, tmp_path / "one")
+    reported = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("two-process-*.json"))]
+    assert len(reported) == 2
+    assert reported[0] == reported[1]
+    for number, run in enumerate(RUNS):
+        one, two = tmp_path / "one" / str(number), tmp_path / "two" / str(number)
+        assert sorted(p.name for p in one.rglob("*")) == sorted(p.name for p in two.rglob("*"))
+        assert reported[0][number]["epochs"][-1]["step"] == alone[number]["epochs"][-1]["step"]
+        if "recipe" in run:  # they pair inside a process's share of the batch: only erm is the same to the bit
+            continue
+        a, b = load_file(one / "model" / "model.safetensors"), load_file(two / "model" / "model.safetensors")
+        for name in a:
+            # Attention does not depend on the keys' bias: its gradient is rounding alone, which Adam blows up.
+            if not name.endswith("key.bias"):
+                torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-5)
+        for entry, other in zip(alone[number]["epochs"], reported[0][number]["epochs"], strict=True):
+            assert entry["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        rows = [pq.read_table(folder / "predictions-dev.parquet") for folder in (one, two)]
+        assert rows[0]["id"] == rows[1]["id"]
+        np.testing.assert_allclose(rows[0]["p_animal"].to_numpy(), rows[1]["p_animal"].to_numpy(), atol=1e-4)
+        examples = tiny.examples(11, seed=1)
+        ours = np.stack([rows[1][f"p_{n}"].to_numpy() for n in tiny.LABELS], 1)
+        np.testing.assert_allclose(load(two).probabilities(examples), ours, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_what_is_wrong_ends_every_process_at_once(calm: Path, tmp_path: Path) -> None:
+    (tmp_path / "two" / "0").mkdir(parents=True)
+    (tmp_path / "two" / "0" / "thesis.tex").write_text("")
+    done = launched(calm, tmp_path / "two", port=29613)
+    assert done.returncode != 0
+    assert done.stderr.count("is not empty and holds no run of ours") >= 1
+    assert [p.name for p in (tmp_path / "two" / "0").iterdir()] == ["thesis.tex"]
+
+
+def test_alone_what_main_makes_is_what_is_made() -> None:
+    assert from_main(lambda: 3) == 3
+    with pytest.raises(InputError, match="bad"):
+        from_main(lambda: (_ for _ in ()).throw(InputError("bad")))
+
+
+def test_the_precision_is_that_of_the_run_not_of_the_one_before(tmp_path: Path) -> None:
+    assert accelerator_for("bf16", (), tmp_path).mixed_precision == "bf16"
+    assert accelerator_for("fp32", (), tmp_path).mixed_precision == "no"
+    assert precision_for("bf16") == "bf16"
+    assert precision_for("auto") in ("fp32", "bf16")
+
+
+def test_a_model_that_was_wrapped_computes_as_before(calm: Path, tmp_path: Path) -> None:
+    classifier = load(calm)
+    inputs = classifier.tokenizer(["the cat saw rain"], return_tensors="pt")
+    before = classifier.model(**inputs).logits
+    forward = classifier.model.forward
+    accelerator: Accelerator = accelerator_for("bf16", (), tmp_path)
+    accelerator.prepare_model(classifier.model)
+    assert not torch.equal(classifier.model(**inputs).logits, before)
+    unwrap(classifier.model)
+    assert classifier.model.forward == forward
+    assert torch.equal(classifier.model(**inputs).logits, before)
+
+
+def test_trackers_are_checked_before_anything_is_done() -> None:
+    check_trackers(("tensorboard",))
+    with pytest.raises(InputError, match="there is no such tracker"):
+        check_trackers(("paper",))
+
+
+if __name__ == "__main__":
+    metrics = run_all(Path(sys.argv[1]), Path(sys.argv[2]))
+    target = Path(sys.argv[2])
+    target.with_name(f"{target.name}-process-{PartialState().process_index}.json").write_text(json.dumps(metrics))
+    PartialState().destroy_process_group()

@@ -1,0 +1,105 @@
+"""Data sets that fit together, and class weights."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+
+from calmix.data import Examples
+from calmix.errors import InputError
+from calmix.training.preparing import Sets, class_weights_of, prepare_sets
+
+
+def prepared(train: Any, **changes: Any) -> Sets:
+    options: dict[str, Any] = {"dev": None, "test": None, "ood": {}, "guard": False, "dev_fraction": 0.2, "seed": 0}
+    columns = {"text": None, "text_b": None, "choices": None, "label": None, "id": None, "votes": None}
+    return prepare_sets(train, columns=columns, **(options | changes))
+
+
+def test_dev_and_guard_are_split_off_and_share_no_row() -> None:
+    sets = prepared(tiny.examples(100), guard=True)
+    assert {name: len(examples) for name, examples in sets.named().items()} == {"train": 80, "dev": 10, "guard": 10}
+    assert len({id_ for examples in sets.named().values() for id_ in examples.ids}) == 100
+
+
+def test_the_seed_decides_the_split() -> None:
+    one, again, other = (prepared(tiny.examples(100), seed=seed).dev.ids for seed in (0, 0, 1))
+    assert one == again != other
+
+
+def test_labels_of_other_files_are_those_of_training(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("text,label\na,x\nb,y\nc,z\nd,x\ne,y\nf,z\n")
+    (tmp_path / "dev.csv").write_text("text,label\ng,z\nh,y\n")
+    sets = prepared(tmp_path / "train.csv", dev=tmp_path / "dev.csv", ood={"far": tmp_path / "dev.csv"})
+    assert sets.dev.label_names == ("x", "y", "z")
+    assert sets.dev.labels.tolist() == [2, 1]
+    assert list(sets.named()) == ["train", "dev", "ood-far"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dev": Examples.from_texts(["a", "b"], ["x", "y"])}, "labels differ: x, y here, animal, food, weather in"),
+        ({"test": tiny.examples(4, kind="pair")}, "holds pair data, the training set text data"),
+        ({"test": Examples.from_texts(["a"])}, "has unlabelled rows"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        prepared(tiny.examples(30), **changes)
+
+
+def test_a_label_that_no_training_row_has_is_noted() -> None:
+    data = Examples.from_texts(["a", "b", "c", "d"], ["x", "y", "x", "y"], label_names=["x", "y", "rare"])
+    assert "train: no row left with label rare" in prepared(data, dev=data).notes
+
+
+def test_texts_that_training_and_test_share_are_noted() -> None:
+    data = tiny.examples(30)
+    assert any("test" in note for note in prepared(data, test=data.take([0, 1])).notes)
+
+
+LABELLED = Examples.from_texts(list("abcdefgh"), ["x"] * 4 + ["y"] * 3 + ["z"])
+
+
+def test_balanced_weights_give_each_class_the_same_total_and_have_mean_1() -> None:
+    weights = class_weights_of(LABELLED, "balanced")
+    assert weights is not None
+    np.testing.assert_allclose(weights * [4, 3, 1], [8 / 3] * 3)
+    assert weights[LABELLED.labels].mean() == pytest.approx(1)
+
+
+def test_weights_by_name_keep_their_ratio_and_have_mean_1() -> None:
+    weights = class_weights_of(LABELLED, {"z": 5})
+    assert weights is not None
+    np.testing.assert_allclose(weights / weights[0], [1, 1, 5])
+    assert weights[LABELLED.labels].mean() == pytest.approx(1)
+
+
+def test_soft_targets_count_by_their_shares() -> None:
+    targets = np.array([[0.5, 0.5, 0.0]] * 8)
+    soft = Examples(LABELLED.table, np.zeros(8, dtype=np.int64), LABELLED.label_names, targets)
+    np.testing.assert_allclose(np.asarray(class_weights_of(soft, "balanced")), [1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ("heavy", "'balanced' or one number per label, not 'heavy'"),
+        ({"w": 1.0}, "class weights name 'w', which is not a label"),
+        ({"x": -1.0}, "must be numbers, 0 or above"),
+        ({"x": float("nan")}, "must be numbers, 0 or above"),
+        ({"x": 0, "y": 0, "z": 0}, "are 0 for every label that occurs"),
+    ],
+)
+def test_weights_that_cannot_be_meant_are_refused(weights: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        class_weights_of(LABELLED, weights)
+
+
+def test_choices_have_no_classes_to_weigh() -> None:
+    with pytest.raises(InputError, match="multiple-choice data has none"):
+        class_weights_of(tiny.examples(4, kind="choices"), "balanced")
+    assert class_weights_of(tiny.examples(4, kind="choices"), None) is None
