@@ -1,0 +1,72 @@
+"""The end of a run: figures last, and whatever they are, JSON can hold them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+
+from calmix.models import folded_temperature, load, load_trained
+from calmix.training.finishing import finish
+
+CONFIG: dict[str, Any] = {
+    "model": "bert",
+    "recipe": "erm",
+    "options": {},
+    "seed": 0,
+    "bins": 15,
+    "guarantee": None,
+}
+FACTS: dict[str, Any] = {"best_epoch": 1, "epochs": [{}], "rows": {"train": 9, "dev": 6}, "notes": [], "seconds": 1.0}
+
+
+def finished(folder: Path, checkpoint: Any, logits: Any, **config: Any) -> dict[str, Any]:
+    model, tokenizer = load_trained(checkpoint("bert"))
+    judged = {"dev": tiny.examples(6), "test": tiny.examples(6, seed=1)}
+    if config.get("guarantee"):
+        judged["guard"] = tiny.examples(6, seed=2)
+    found = {name: np.asarray(logits, dtype=np.float32) for name in judged}
+    return finish(folder, model, tokenizer, judged, found, CONFIG | config, FACTS)
+
+
+LOGITS = [[2, 0, 0], [0, 2, 0], [0, 0, 2], [2, 0, 0], [2, 0, 0], [0, 0, 2]]
+
+
+def test_the_folder_holds_predictions_model_card_and_figures(tmp_path: Path, checkpoint: Any) -> None:
+    (tmp_path / "checkpoints" / "step-1").mkdir(parents=True)
+    metrics = finished(tmp_path, checkpoint, LOGITS)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "metrics.json",
+        "model",
+        "predictions-dev.parquet",
+        "predictions-test.parquet",
+    ]
+    assert json.loads((tmp_path / "metrics.json").read_text()) == metrics
+    assert folded_temperature(load(tmp_path / "model").model) == metrics["temperature"]
+    assert (tmp_path / "model" / "README.md").is_file()
+
+
+def test_the_figures_are_written_last(tmp_path: Path, checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    def noted(path: Path, _value: Any) -> None:
+        order.append(path.name)
+        assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".parquet") == ["model"]
+
+    monkeypatch.setattr("calmix.training.finishing.write_json", noted)
+    finished(tmp_path, checkpoint, LOGITS)
+    assert order == ["metrics.json"]
+
+
+def test_a_certain_mistake_is_null_not_a_crash(tmp_path: Path, checkpoint: Any) -> None:
+    certain = [[0, 4000, 0], *LOGITS[1:]]
+    metrics = finished(tmp_path, checkpoint, certain)
+    assert json.loads((tmp_path / "metrics.json").read_text()) == metrics
+    assert "NaN" not in (tmp_path / "metrics.json").read_text()
+
+
+def test_a_guarantee_goes_beside_the_model(tmp_path: Path, checkpoint: Any) -> None:
+    metrics = finished(tmp_path, checkpoint, LOGITS, guarantee=0.5)
+    assert json.loads((tmp_path / "model" / "calmix.json").read_text()) == metrics["guarantee"]
