@@ -1,0 +1,38 @@
+"""`calmix calibrate`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize("method", ["temperature", "vector", "isotonic", "histogram"])
+def test_a_calibrated_copy_is_written_and_predicts(
+    calmix: Any, trained: Path, files: Any, place: Path, tree: Any, method: str
+) -> None:
+    before = tree(trained)
+    ended = calmix("calibrate", trained, files["test"], "--out", "new", "--method", method)
+    assert ended.code == 0, ended.err
+    assert ended.out.endswith("model: new\n")
+    assert ("only calmix applies it" in ended.err) is (method != "temperature")
+    assert calmix("predict", "new", files["texts"]).code == 0
+    assert sorted(p.name for p in place.iterdir()) == ["new"]
+    assert tree(trained) == before
+
+
+@pytest.mark.parametrize("method", ["temperature", "isotonic"])
+def test_json_is_strict_and_all_that_stdout_gets(
+    calmix: Any, trained: Path, files: Any, place: Path, method: str
+) -> None:
+    ended = calmix("calibrate", trained, files["test"], "--out", "new", "--json", "--method", method)
+    found = json.loads(ended.out, parse_constant=lambda token: pytest.fail(f"{token} is not JSON"))
+    assert (found["folder"], found["method"]) == ("new", method)
+    assert ended.err == ""
+
+
+def test_a_guarantee_lets_predict_abstain(calmix: Any, checkpoint: Any, files: Any, place: Path) -> None:
+    ended = calmix("calibrate", checkpoint("bert"), files["test"], "--out", "new", "--guarantee", "0.3")
+    assert ended.code == 0, ended.err
+    assert "accuracy" in ended.out
+    assert calmix("predict", "new", files["texts"], "--abstain").code == 0

@@ -1,0 +1,28 @@
+"""`calmix export`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+
+
+def test_a_run_is_exported_and_checked(calmix: Any, trained: Path, files: Any, place: Path) -> None:
+    ended = calmix("export", trained, "--check", files["test"], "--out", "onnx", "--json")
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    assert found["onnx"]["changed_predictions"] == 0
+    assert (place / "onnx" / "model.onnx").is_file()
+
+
+@pytest.mark.parametrize("words", [["nowhere"], ["RUN", "--check", "missing.csv"], ["CHOICES"]])
+def test_what_is_wrong_ends_in_one_line_and_leaves_nothing(
+    calmix: Any, trained: Path, checkpoint: Any, place: Path, words: list[str]
+) -> None:
+    known = {"RUN": trained, "CHOICES": checkpoint("bert", choices=True)}
+    ended = calmix("export", *(known.get(word, word) for word in words), "--out", "onnx")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert list(place.iterdir()) == []

@@ -1,0 +1,32 @@
+"""KEY=VALUE words."""
+
+import pytest
+
+from calmix.cli.parsing import named_files, pairs, weights
+from calmix.errors import InputError
+
+
+def test_pairs_are_split_at_the_first_equals_sign() -> None:
+    assert pairs(["a=1", " b = x=y "], "--set") == {"a": "1", "b": "x=y"}
+    assert pairs(["a="], "--set") == {"a": ""}
+
+
+@pytest.mark.parametrize("words", [["a"], ["=1"], [" =1"], ["a=1", "a=2"]])
+def test_what_is_no_pair_is_refused_with_the_options_name(words: list[str]) -> None:
+    with pytest.raises(InputError, match="--set"):
+        pairs(words, "--set")
+
+
+def test_names_of_files_are_plain() -> None:
+    assert named_files(["tweets-2.x_y=a b.csv"]) == {"tweets-2.x_y": "a b.csv"}
+    for bad in ("../x=f", "a/b=f", ".x=f", "a b=f"):
+        with pytest.raises(InputError, match="--ood"):
+            named_files([bad])
+
+
+def test_weights_are_a_word_or_numbers() -> None:
+    assert weights(None) is None
+    assert weights("balanced") == "balanced"
+    assert weights("a=1, b=0.5") == {"a": 1.0, "b": 0.5}
+    with pytest.raises(InputError, match="NAME=NUMBER"):
+        weights("a=x")

@@ -1,0 +1,65 @@
+"""`calmix predict`."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from calmix.models import load
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_csv_on_stdout_has_the_calibrated_probabilities(calmix: Any, trained: Path, files: Any) -> None:
+    ended = calmix("predict", trained, files["texts"])
+    assert (ended.code, ended.err) == (0, "")
+    found = rows_of(ended.out)
+    assert list(found[0]) == ["id", "predicted", "confidence", "p_animal", "p_food", "p_weather"]
+    probs = [[float(row[f"p_{name}"]) for name in ("animal", "food", "weather")] for row in found]
+    expected = load(trained).predict_proba(["the cat saw rain", "bread", "my old dog liked snow"])
+    np.testing.assert_allclose(probs, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_file_is_written_in_the_format_of_its_name(
+    calmix: Any, trained: Path, files: Any, place: Path, suffix: str
+) -> None:
+    out = place / f"deep/p.{suffix}"
+    ended = calmix("predict", trained, files["texts"], "--out", out)
+    assert (ended.code, ended.out, ended.err) == (0, "", "")
+    if suffix == "parquet":
+        assert pq.read_table(out).num_rows == 3
+    elif suffix == "jsonl":
+        assert [set(json.loads(line)) >= {"id", "predicted"} for line in out.read_text().splitlines()] == [True] * 3
+    else:
+        assert len(rows_of(out.read_text())) == 3
+
+
+def test_abstaining_says_what_to_accept_and_what_is_possible(calmix: Any, trained: Path, files: Any) -> None:
+    found = rows_of(calmix("predict", trained, files["texts"], "--abstain").out)
+    assert {row["accepted"] for row in found} <= {"true", "false"}
+    assert all(set(json.loads(row["possible"])) <= {"animal", "food", "weather"} for row in found)
+
+
+def test_columns_can_be_named(calmix: Any, trained: Path, place: Path) -> None:
+    (place / "odd.csv").write_text("key,body\nk1,the cat\nk2,bread\n")
+    found = rows_of(calmix("predict", trained, "odd.csv", "--text", "body", "--id", "key").out)
+    assert [row["id"] for row in found] == ["k1", "k2"]
+
+
+def test_choices_are_predicted(calmix: Any, checkpoint: Any, files: Any, place: Path) -> None:
+    ended = calmix("predict", checkpoint("bert", choices=True), files["choices"], "--out", "p.jsonl")
+    assert ended.code == 0, ended.err
+    lines = [json.loads(line) for line in (place / "p.jsonl").read_text().splitlines()]
+    assert {len(line["probs"]) for line in lines} == {2, 3, 4}
+
+
+def test_any_classifier_of_transformers_will_do(calmix: Any, checkpoint: Any, files: Any) -> None:
+    assert len(rows_of(calmix("predict", checkpoint("bert"), files["texts"]).out)) == 3

@@ -1,0 +1,62 @@
+"""What is printed, and where."""
+
+import json
+
+import numpy as np
+import pytest
+
+from calmix.cli.showing import guarantee_lines, note, plain, print_json, training_bar, working_bar
+from calmix.training import Progress
+
+
+def test_json_holds_no_number_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": float("nan"), "b": [np.float64("inf"), 1], "é": (1, 2)})
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"a": None, "b": [None, 1], "é": [1, 2]}
+    assert "é" in out
+
+
+def test_notes_are_one_plain_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    note("[red]label\n\x1b[2J " + "x" * 300)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"· [red]label \\x1b[2J {'x' * 300}\n"
+
+
+def test_plain_keeps_letters_of_every_script() -> None:
+    assert plain("é 你 ß – λ") == "é 你 ß – λ"
+    assert plain("a\tb\u202ec") == "a b\\u202ec"
+
+
+def test_no_bar_is_drawn_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    with training_bar(quiet=False) as bar, working_bar("x", 3, quiet=False) as other:
+        assert bar is None
+        assert other is None
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bar_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with training_bar(quiet=False) as bar:
+        assert bar is not None
+        bar(Progress(1, 3, 5, 30, 0.5, 100.0))
+    with working_bar("x", 3, quiet=False) as other:
+        assert other is not None
+        other(2)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("threshold", "words"),
+    [
+        (None, "no threshold holds 90% accuracy"),
+        (0.0, "accepting every prediction keeps accuracy at 90% or above"),
+        (0.8, "accepting confidence ≥ 0.800 keeps accuracy at 90% or above (certain to 95%) and answers 40%"),
+    ],
+)
+def test_guarantees_in_words(threshold: float | None, words: str) -> None:
+    found = {"threshold": threshold, "accuracy": 0.9, "error": 0.05, "coverage": 0.4}
+    lines = guarantee_lines({"guarantee": {"threshold": found, "sets": {"level": 0.9}}})
+    assert words in lines[0]
+    assert lines[1] == "prediction sets contain the true label 90% of the time"
+    assert guarantee_lines({}) == []

@@ -1,0 +1,165 @@
+"""`calmix train`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def words(files: Any, checkpoint: Any) -> list[Any]:
+    return ["train", files["train"], "--dev", files["dev"], "--model", checkpoint("bert"), "--epochs", 1]
+
+
+def test_it_trains_and_prints_the_figures(calmix: Any, words: Any, files: Any, place: Path) -> None:
+    ended = calmix(*words, "--test", files["test"], "--ood", f"far={files['dev']}", "--out", "run")
+    assert ended.code == 0, ended.err
+    for name in ("dev", "test", "ood-far", "accuracy", "ECE"):
+        assert name in ended.out
+    assert ended.out.endswith("model: run/model\n")
+    assert (place / "run" / "metrics.json").is_file()
+
+
+def test_json_is_all_that_stdout_gets(calmix: Any, words: Any, place: Path) -> None:
+    ended = calmix(*words, "--out", "run", "--json")
+    assert ended.code == 0
+    found = json.loads(ended.out, parse_constant=lambda token: pytest.fail(f"{token} is not JSON"))
+    assert found.pop("folder") == "run"
+    assert found == json.loads((place / "run" / "metrics.json").read_text())
+    assert ended.err == ""
+
+
+def test_every_option_arrives(calmix: Any, words: Any, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+    import inspect
+
+    from calmix.training import Run, train
+
+    heard: dict[str, Any] = {}
+
+    def listen(source: str, **options: Any) -> Run:
+        heard.update(options, train=source)
+        return Run(place, {"dry_run": True, "rows": {}, "labels": (), "steps": 1, "seconds": 1, "memory_bytes": 1})
+
+    monkeypatch.setattr("calmix.training.train", listen)
+    given: dict[str, Any] = {
+        "epochs": 7,
+        "batch-size": 5,
+        "lr": 0.25,
+        "weight-decay": 0.125,
+        "warmup": 0.5,
+        "schedule": "constant",
+        "clip": 2.0,
+        "accumulate": 3,
+        "max-length": 33,
+        "select": "mcc",
+        "patience": 4,
+        "seed": 9,
+        "bins": 11,
+        "guarantee": 0.75,
+        "precision": "fp32",
+        "checkpoint-minutes": 2.5,
+        "checkpoint-epochs": 6,
+        "dev-fraction": 0.375,
+        "text": "a",
+        "text-b": "b",
+        "choices": "c",
+        "label": "d",
+        "id": "e",
+        "votes": "f",
+        "recipe": "erl",
+    }
+    ended = calmix(
+        *words,
+        *(word for name, value in given.items() for word in (f"--{name}", value)),
+        *("--set", "x=1", "--set", "y=a=b", "--class-weights", "p=1,q=2", "--ood", "n=file.csv"),
+        *("--track", "tensorboard", "--gradient-checkpointing", "--dry-run", "--out", "here"),
+    )
+    assert ended.code == 0, ended.err
+    for name, value in given.items():
+        assert heard[name.replace("-", "_")] == value
+    assert heard["options"] == {"x": "1", "y": "a=b"}
+    assert heard["class_weights"] == {"p": 1.0, "q": 2.0}
+    assert heard["ood"] == {"n": "file.csv"}
+    assert heard["track"] == ("tensorboard",)
+    assert heard["gradient_checkpointing"] is True
+    assert heard["out"] == Path("here")
+    assert set(heard) == set(inspect.signature(train).parameters)
+
+
+def test_defaults_are_those_of_the_function(calmix: Any, files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import inspect
+
+    from calmix.training import Run, train
+
+    heard: dict[str, Any] = {}
+
+    def listen(source: str, **options: Any) -> Run:
+        heard.update(options)
+        return Run(Path(), {})
+
+    monkeypatch.setattr("calmix.training.train", listen)
+    calmix("train", files["train"], "--json")
+    given = {"ood": {}, "options": {}}
+    for name, parameter in inspect.signature(train).parameters.items():
+        if name not in ("train", "on_progress", "on_note"):
+            assert heard[name] == given.get(name, parameter.default), name
+
+
+def test_a_dry_run_says_what_it_would_take(calmix: Any, words: Any, place: Path) -> None:
+    ended = calmix(*words, "--dry-run", "--out", "run")
+    assert ended.code == 0
+    assert "rows: train 30, dev 30\nlabels: animal, food, weather\nsteps: 1\n" in ended.out
+    assert "training would take about 0 min" in ended.out
+    assert list(place.iterdir()) == []
+
+
+def test_notes_go_to_stderr(calmix: Any, files: Any, checkpoint: Any, place: Path) -> None:
+    ended = calmix("train", files["train"], "--model", checkpoint("bert"), "--epochs", 1, "--out", "run")
+    assert "· dev: 3 rows split off the training set" in ended.err
+    assert "split off" not in ended.out
+
+
+def test_a_guarantee_is_put_into_words(calmix: Any, words: Any, place: Path) -> None:
+    ended = calmix(*words, "--guarantee", "0.3", "--out", "run")
+    assert "prediction sets contain the true label 30% of the time" in ended.out
+
+
+def test_the_same_command_again_is_told_that_it_is_done(calmix: Any, words: Any, place: Path) -> None:
+    assert calmix(*words, "--out", "run").code == 0
+    ended = calmix(*words, "--out", "run")
+    assert ended.code == 2
+    assert "holds this very run, finished" in ended.err
+    ended = calmix(*words, "--out", "run", "--lr", "0.5")
+    assert ended.code == 2
+    assert "holds a different run (lr was 5e-05, is 0.5)" in ended.err
+
+
+def test_pushing_uploads_the_model(calmix: Any, words: Any, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed: list[Any] = []
+    monkeypatch.setattr("calmix.training.push", lambda *a: pushed.append(a) or "https://huggingface.co/org/name")
+    ended = calmix(*words, "--out", "run", "--push-to-hub", "org/name")
+    assert ended.code == 0
+    assert pushed == [(Path("run/model"), "org/name")]
+    assert "uploaded to https://huggingface.co/org/name" in ended.err
+
+
+def test_a_failed_upload_keeps_the_model(calmix: Any, words: Any, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hub:
+        def create_repo(self, *_: Any, **__: Any) -> None:
+            raise ConnectionError("no network")
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    ended = calmix(*words, "--out", "run", "--push-to-hub", "org/name", "--json")
+    assert ended.code == 2
+    assert "the upload failed (no network); the model is safe in run/model" in ended.err
+    assert json.loads(ended.out)["folder"] == "run"
+    assert (place / "run" / "metrics.json").is_file()
+
+
+def test_control_characters_in_labels_stay_text(calmix: Any, checkpoint: Any, place: Path) -> None:
+    rows = "".join(f"text {i},{('ok', chr(27) + '[31mred')[i % 2]}\n" for i in range(20))
+    (place / "data.csv").write_text("text,label\n" + rows)
+    ended = calmix("train", "data.csv", "--model", checkpoint("bert"), "--dry-run")
+    assert ended.code in (0, 2)
+    assert "\x1b" not in ended.out + ended.err
