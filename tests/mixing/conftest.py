@@ -19,17 +19,23 @@ def make_step(checkpoint: Any) -> MakeStep:
     """Return `make_step(architecture, kind=…, rows=…)`: uneven texts in a model in training mode, dropout at 0."""
 
     def make(
-        architecture: str = "bert", *, kind: str = "text", rows: int = 5, seed: int = 0, width: int | None = None
+        architecture: str = "bert",
+        *,
+        kind: str = "text",
+        rows: int = 5,
+        seed: int = 0,
+        width: int | None = None,
+        of: int = 3,
     ) -> Step:
-        choices = 3 if kind == "choices" else None
+        choices = of if kind == "choices" else None
         model, tokenizer = load_trained(checkpoint(architecture, choices=kind == "choices"))
-        examples = tiny.examples(rows, kind=kind, counts=(3,), seed=seed)
+        examples = tiny.examples(rows, kind=kind, counts=(of,), seed=seed)
         packed = encode(examples, tokenizer, max_length=tiny.POSITIONS)
         every = torch.arange(rows)
         return Step(
             model=tiny.without_dropout(model).train(),
             inputs=packed.batch(every, width=width or packed.width(every.numpy()), choices=choices),
-            targets=torch.nn.functional.one_hot(torch.from_numpy(examples.labels), 3).float(),
+            targets=torch.nn.functional.one_hot(torch.from_numpy(examples.labels), choices or 3).float(),
             generator=torch.Generator().manual_seed(seed),
             fill=fill_tokens(tokenizer),
         )

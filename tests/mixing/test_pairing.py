@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from calmix.mixing.pairing import reversed_batch, shuffled
+from calmix.mixing.pairing import across, reversed_batch, shuffled, sides
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 6])
@@ -21,3 +23,33 @@ def test_reversed_is_the_batch_back_to_front_and_draws_nothing(make_step: Any, r
     before = step.generator.get_state()
     assert reversed_batch(step).tolist() == expected
     assert (step.generator.get_state() == before).all()
+
+
+@pytest.mark.parametrize("side", [[0, 0, 1, 1, 0, 1], [0, 1, 1, 1, 1, -1], [0, 0, 0, 0, 0, 1], [-1, 1, -1, 0, 0, 1]])
+def test_across_gives_everyone_someone_of_the_other_side_as_evenly_as_they_go(make_step: Any, side: list[int]) -> None:
+    codes = torch.tensor(side)
+    partner = across(make_step(rows=6), codes)
+    for i, j in enumerate(partner.tolist()):
+        assert j == i if side[i] < 0 else {side[i], side[j]} == {0, 1}
+    for code in (0, 1):
+        taken = np.bincount(partner[codes == code].numpy(), minlength=6)[codes.numpy() == 1 - code]
+        assert taken.max() - taken.min() <= 1
+
+
+def test_across_leaves_everyone_alone_where_one_side_is_missing(make_step: Any) -> None:
+    assert across(make_step(rows=5), torch.tensor([1, 1, 1, -1, 1])).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_across_is_drawn_from_the_generator(make_step: Any) -> None:
+    codes = torch.tensor([0, 1] * 10)
+    step, again = make_step(rows=20), make_step(rows=20)
+    first = across(step, codes)
+    assert torch.equal(first, across(again, codes))
+    assert not torch.equal(first, across(step, codes))
+
+
+def test_sides_without_a_signal_are_two_halves_drawn_at_random(make_step: Any) -> None:
+    step = make_step(rows=7)
+    drawn = [sides(step, "side") for _ in range(4)]
+    assert {int(side.sum()) for side in drawn} == {3}
+    assert any(not torch.equal(drawn[0], other) for other in drawn[1:])

@@ -1,12 +1,14 @@
 """Which samples share a batch."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from calmix.mixing.sampling import Pool, uniform
+from calmix.mixing.sampling import Pool, two_sided, uniform
 
 
 def _pool(n: int, batch_size: int, *, seed: int = 0, counts: NDArray[np.int64] | None = None) -> Pool:
@@ -60,3 +62,43 @@ def test_only_rows_with_equally_many_choices_share_a_batch(n: int) -> None:
 
 def test_one_sample_is_one_batch() -> None:
     assert [batch.tolist() for batch in uniform(_pool(1, 32))] == [[0]]
+
+
+def _sides(lengths: int, side: list[int], **options: Any) -> Pool:
+    rng = np.random.default_rng(options.pop("seed", 0))
+    return Pool(rng.integers(3, 30, lengths), None, 8, rng, {"side": np.array(side)})
+
+
+def test_a_two_sided_batch_holds_half_of_each_side() -> None:
+    side = [0] * 40 + [1] * 40 + [-1] * 20
+    batches = two_sided("side", cycle=True)(_sides(100, side))
+    for batch in batches:
+        assert [side[i] for i in batch] == [0] * (len(batch) // 2) + [1] * (len(batch) // 2)
+    assert sorted(np.concatenate(batches)) == list(range(80))
+
+
+def test_the_shorter_side_is_gone_through_again_until_the_longer_one_is_through() -> None:
+    side = [0] * 10 + [1] * 33
+    rows = np.concatenate(two_sided("side", cycle=True)(_sides(43, side)))
+    counts = np.bincount(rows, minlength=43)
+    assert (counts[10:] == 1).all()
+    assert set(counts[:10]) <= {3, 4}
+    assert counts[:10].sum() == 33
+
+
+def test_without_cycling_what_is_left_follows_on_its_own_and_each_sample_appears_once() -> None:
+    side = [0] * 10 + [1] * 33
+    batches = two_sided("side", cycle=False)(_sides(43, side))
+    assert sorted(np.concatenate(batches)) == list(range(43))
+    assert max(map(len, batches)) == 8
+
+
+def test_a_side_with_nobody_or_fewer_than_half_a_batch_still_gives_batches() -> None:
+    for side in ([1] * 9, [0] + [1] * 8):
+        batches = two_sided("side", cycle=True)(_sides(9, side))
+        assert set(np.concatenate(batches)) == set(range(9))
+
+
+def test_a_two_sided_sampling_without_its_signal_is_uniform() -> None:
+    pool, same = (Pool(np.arange(50), None, 8, np.random.default_rng(3)) for _ in range(2))
+    assert [b.tolist() for b in two_sided("side", cycle=True)(pool)] == [b.tolist() for b in uniform(same)]

@@ -88,7 +88,7 @@ def aum_saliency(
 def tdmixup(
     *,
     alpha: float = 0.4,
-    fraction: float = 1 / 3,
+    fraction: float = 0.33,
     mixed: float = 1.0,
     at: At = "head",
     smoothing: float = 0.0,
@@ -120,7 +120,7 @@ def tdmixup(
 def informed_mixup(
     *,
     alpha: float = 0.4,
-    fraction: float = 1 / 3,
+    fraction: float = 0.33,
     mixed: float = 1.0,
     everyone: bool = True,
     at: At = "head",
