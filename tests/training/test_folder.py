@@ -124,10 +124,12 @@ def test_an_abandoned_run_leaves_nothing_unless_something_was_saved(tmp_path: Pa
         (tmp_path / "run" / "checkpoints").mkdir()
         abandon(tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
-    begin_run(tmp_path, CONFIG, {})
-    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
-    abandon(tmp_path)
-    assert (tmp_path / "run.toml").is_file()
+    for number, kept in enumerate(["checkpoints/step-00000001", "log.jsonl", "calmix/events"]):
+        out = tmp_path / str(number)
+        begin_run(out, CONFIG, {})
+        (out / kept).mkdir(parents=True)
+        abandon(out)
+        assert find_run(out, CONFIG) == {}
 
 
 def test_the_hash_does_not_depend_on_order_or_on_what_is_none() -> None:

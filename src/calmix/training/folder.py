@@ -33,6 +33,7 @@ __all__ = [
 
 _FINISHED = "metrics.json"
 _RUN = "run.toml"
+_LOCK = ".lock"
 
 
 class FinishedRun(InputError):
@@ -71,7 +72,8 @@ def begin_run(out: Path, config: Mapping[str, Any], decided: Mapping[str, Any]) 
 
 def abandon(out: Path) -> None:
     """Take back the beginning of a run that failed before anything of it was worth keeping."""
-    if not (out / "log.jsonl").exists() and not any((out / "checkpoints").glob("step-*")):
+    others = [p for p in out.iterdir() if p.name not in (_RUN, _LOCK, "checkpoints")]
+    if not others and not any((out / "checkpoints").glob("step-*")):
         (out / _RUN).unlink(missing_ok=True)
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
 
@@ -92,9 +94,6 @@ def claim_empty(out: Path) -> Iterator[None]:
 def _refuse_occupied(out: Path) -> None:
     if any(p.name != _LOCK for p in out.iterdir()):
         raise InputError(f"{out}: is not empty and holds no run of ours; give another --out")
-
-
-_LOCK = ".lock"
 
 
 @contextmanager
