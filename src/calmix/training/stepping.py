@@ -102,8 +102,9 @@ class Stepper:
             )
         loss = losses.sum() * float(part.counts)
         # Wrapped models average gradients over processes: scaled by their number, it is the sum. A loss that is
-        # not finite may have a gradient that is: made NaN, it stops the update here and in every other process.
-        scale = torch.where(torch.isfinite(loss.detach()), self.accelerator.num_processes / part.batch, torch.nan)
+        # not finite may have a gradient that is: times NaN, it stops the update here and in every other process.
+        # (0 · loss is NaN then. `torch.where` with two numbers would copy them to the device, and wait.)
+        scale = 0 * loss.detach() + self.accelerator.num_processes / part.batch
         (loss * scale).backward()  # type: ignore[no-untyped-call]
         self.loss += loss.detach()
 
