@@ -16,9 +16,11 @@ from calmix.cli.calibrate import calibrate
 from calmix.cli.demo import demo
 from calmix.cli.evaluate import evaluate
 from calmix.cli.export import export
+from calmix.cli.map import map_
 from calmix.cli.predict import predict
 from calmix.cli.recipes import recipes
 from calmix.cli.showing import plain
+from calmix.cli.subset import subset
 from calmix.cli.train import train
 from calmix.errors import InputError, TrainingError
 
@@ -48,8 +50,8 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for _command in (train, predict, evaluate, calibrate, export, recipes, demo):
-    app.command()(_interruptible(_command))
+for _command in (train, predict, evaluate, calibrate, map_, subset, export, recipes, demo):
+    app.command(_command.__name__.rstrip("_"))(_interruptible(_command))
 
 
 def _version(asked: bool) -> None:

@@ -108,6 +108,19 @@ def train(
             help="Run folder; an unfinished run there goes on. Default: runs/RECIPE-HASH.", rich_help_panel=_RUN
         ),
     ] = None,
+    dynamics: Annotated[
+        str | None,
+        typer.Option(
+            help="Run or map that recorded training dynamics, for guided recipes; without it a plain run comes first.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    online: Annotated[
+        bool,
+        typer.Option(
+            "--online", help="Guided recipes: no run before, each epoch guides the next.", rich_help_panel=_TRAINING
+        ),
+    ] = False,
     guarantee: Annotated[
         float | None,
         typer.Option(
@@ -182,6 +195,8 @@ def train(
             seed=seed,
             bins=bins,
             guarantee=guarantee,
+            dynamics=dynamics,
+            online=online,
             precision=precision.value,
             gradient_checkpointing=gradient_checkpointing,
             checkpoint_minutes=checkpoint_minutes,

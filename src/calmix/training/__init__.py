@@ -9,11 +9,13 @@ from calmix.training.loop import Progress
 from calmix.training.pipeline import Run, train
 from calmix.training.predictions import prediction_table, read_predictions, with_guarantees
 from calmix.training.pushing import check_name, push
+from calmix.training.surveying import Survey, survey
 
 __all__ = [
     "FinishedRun",
     "Progress",
     "Run",
+    "Survey",
     "calibrate",
     "check_name",
     "export_onnx",
@@ -25,6 +27,7 @@ __all__ = [
     "processes",
     "push",
     "read_predictions",
+    "survey",
     "train",
     "with_guarantees",
 ]

@@ -1,7 +1,8 @@
 """An epoch laid out: which rows each step takes, in which shape, on this process."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,7 +81,16 @@ class Part:
 
 
 def epoch_steps(
-    data: TrainingSet, recipe: Recipe, epoch: int, *, batch_size: int, accumulate: int, seed: int, rank: int, world: int
+    data: TrainingSet,
+    recipe: Recipe,
+    epoch: int,
+    *,
+    batch_size: int,
+    accumulate: int,
+    seed: int,
+    rank: int,
+    world: int,
+    signals: Mapping[str, NDArray[Any]] | None = None,
 ) -> Iterator[list[Part]]:
     """Yield the parts of each step of an epoch.
 
@@ -88,7 +98,7 @@ def epoch_steps(
     gradient, is the same however many processes there are. The order goes to the device once.
     """
     rng = np.random.default_rng([seed, epoch])
-    pool = Pool(data.packed.host_lengths, data.packed.counts, batch_size, rng)
+    pool = Pool(data.packed.host_lengths, data.packed.counts, batch_size, rng, signals or {})
     batches = recipe.batches(pool)
     order = torch.from_numpy(np.concatenate(batches)).to(data.labels.device)
     start = 0

@@ -55,6 +55,8 @@ class Keeper:
         self.before = self.run.seconds
         self.model.load_state_dict(tensors["weights"])
         load_optimizer(self.stepper.optimizer, tensors["optimizer"])
+        if self.stepper.guidance is not None and "guidance" in tensors:
+            self.stepper.guidance.load(tensors["guidance"])
         if self.main:
             self.stepper.restart(self.run.rows, self.run.loss)
 
@@ -92,7 +94,13 @@ class Keeper:
             write_text(self.out / "log.jsonl", "".join(lines))
 
     def save_if_due(self) -> None:
-        """Write a checkpoint if the last one is old enough."""
+        """Write a checkpoint if the last one is old enough.
+
+        Not in the middle of an epoch that several processes record: each knows its own share of it.
+        """
+        guidance = self.stepper.guidance
+        if guidance is not None and guidance.past is not None:
+            return
         if time.monotonic() - self.saved >= self.every:
             self.save()
 
@@ -107,6 +115,8 @@ class Keeper:
             }
             if self.best is not None:
                 groups["best"] = self.best
+            if self.stepper.guidance is not None:
+                groups["guidance"] = self.stepper.guidance.tensors()
             save_state(self.out / "checkpoints", self.run.step, groups, vars(self.run))
         self.saved = time.monotonic()
         return True

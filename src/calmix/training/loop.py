@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from calmix.mixing import Recipe
 from calmix.models import Packed, predict_logits
 from calmix.training.batches import TrainingSet, epoch_steps
 from calmix.training.evaluating import json_safe
+from calmix.training.guiding import Guidance
 from calmix.training.interrupting import Interrupted, interrupts_held
 from calmix.training.keeping import Fit, Keeper
 from calmix.training.launching import unwrap
@@ -51,6 +51,7 @@ def fit(
     model: nn.Module,
     data: TrainingSet,
     recipe: Recipe,
+    guidance: Guidance,
     *,
     accelerator: Accelerator,
     fill: Mapping[str, int],
@@ -78,8 +79,7 @@ def fit(
     and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first.
     """
     optimizer = adamw(model.to(accelerator.device), lr=lr, weight_decay=weight_decay)
-    data = data.to(accelerator.device)
-    stepper = Stepper(model, data, recipe, accelerator, optimizer, fill=fill, seed=seed, clip=clip)
+    stepper = Stepper(model, data, recipe, accelerator, optimizer, fill=fill, seed=seed, clip=clip, guidance=guidance)
     layout = partial(
         epoch_steps,
         data,
@@ -89,8 +89,10 @@ def fit(
         seed=seed,
         rank=accelerator.process_index,
         world=accelerator.num_processes,
+        signals=guidance.columns,
     )
-    steps = epochs * sum(1 for _ in layout(0))
+    per_epoch = sum(1 for _ in layout(0))
+    steps = epochs * per_epoch
     rate_at = partial(learning_rate, steps=steps, peak=lr, warmup=warmup, schedule=schedule)
     keeper = Keeper(model, stepper, out, minutes=checkpoint_minutes)
     keeper.resume()
@@ -111,9 +113,12 @@ def fit(
         with interrupts_held() as interrupted:
             while run.epoch < epochs:
                 model.train()
-                for parts in islice(layout(run.epoch), run.batch, None):
+                batches = list(layout(run.epoch))
+                for parts in batches[run.batch :]:
                     settled = False
-                    stepper.step(parts, run.step, rate_at(run.step))
+                    # An epoch of another length (regions renewed) takes the same share of the schedule.
+                    position = run.epoch * per_epoch + run.batch * per_epoch / len(batches)
+                    stepper.step(parts, run.step, rate_at(position))
                     run.step, run.batch = run.step + 1, run.batch + 1
                     settled = True
                     if interrupted():
@@ -164,6 +169,8 @@ def _end_of_epoch(
     run.history.append(entry)
     run.epoch, run.batch, run.loss, run.rows = run.epoch + 1, 0, 0.0, 0
     keeper.stepper.restart()
+    if keeper.stepper.guidance is not None:
+        keeper.stepper.guidance.end_epoch()
     shown = {f"dev/{name}": value for name, value in entry.get("dev", {}).items() if value is not None}
     accelerator.log({"train/loss": entry["loss"], "epoch": entry["epoch"], **shown}, step=run.step)
     # A number, whatever came out: it is compared and saved.

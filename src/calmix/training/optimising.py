@@ -39,7 +39,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
             group["lr"] = lr
 
 
-def learning_rate(step: int, *, steps: int, peak: float, warmup: float, schedule: Schedule) -> float:
+def learning_rate(step: float, *, steps: int, peak: float, warmup: float, schedule: Schedule) -> float:
     """Return the learning rate of step 0 … steps−1: up over the share `warmup`, then down to 0 or constant."""
     rising = round(warmup * steps)
     if step < rising:

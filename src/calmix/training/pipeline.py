@@ -17,7 +17,8 @@ from calmix.mixing import Recipe, choose, fill_tokens
 from calmix.models import Packed, encode, identity, load_for_training, resolve, usable_length
 from calmix.training.batches import TrainingSet, training_set
 from calmix.training.finishing import finish
-from calmix.training.folder import abandon, begin_run, config_hash, find_run, locked
+from calmix.training.folder import abandon, begin_run, config_hash, find_run, is_finished, locked
+from calmix.training.guiding import Guidance
 from calmix.training.launching import (
     Precision,
     accelerator_for,
@@ -27,6 +28,7 @@ from calmix.training.launching import (
     start_trackers,
 )
 from calmix.training.loop import Progress, fit, predict_everywhere
+from calmix.training.mapping import Known, check_guided, known_dynamics, write_map
 from calmix.training.naming import recipe_name
 from calmix.training.optimising import Schedule, adamw, check_hyper
 from calmix.training.preparing import ClassWeights, Sets, Source, class_weights_of, prepare_sets
@@ -82,6 +84,8 @@ def train(
     seed: int = 0,
     bins: int = 15,
     guarantee: float | None = None,
+    dynamics: str | Path | None = None,
+    online: bool = False,
     precision: Precision = "auto",
     gradient_checkpointing: bool = False,
     checkpoint_minutes: float = 10.0,
@@ -125,6 +129,9 @@ def train(
         bins: of the calibration errors.
         guarantee: an accuracy to hold among accepted predictions, and the level of prediction sets. Half of the
             dev data is then kept from choosing anything, and used to find the threshold and the sets.
+        dynamics: for recipes guided by training dynamics: a run folder, or a map, that recorded them. Without it a
+            plain run is made first, in `out/dynamics`.
+        online: for these recipes: no run before; after each epoch, the run's own dynamics guide the next.
         precision: of the arithmetic; `auto` is bf16 on GPUs that have it.
         gradient_checkpointing: recompute activations instead of keeping them: less memory, a third slower.
         checkpoint_minutes: save the state of the run this often.
@@ -167,6 +174,7 @@ def train(
     if method.prepare is not None:
         sets = replace(sets, train=method.prepare(sets.train))
     weights = class_weights_of(sets.train, class_weights)
+    known = check_guided(method, dynamics, online, sets.train)
     pretrained = resolve(os.fspath(model))
     config = {
         "recipe": recipe_name(recipe),
@@ -177,6 +185,8 @@ def train(
         **measures,
         "class_weights": None if weights is None else weights.tolist(),
         "gradient_checkpointing": gradient_checkpointing,
+        "online": online or None,
+        "dynamics": None if known is None else known.digest,
         "data": {name: examples.digest() for name, examples in sets.named().items()},
     }
     folder = Path(out) if out is not None else Path("runs") / f"{config['recipe']}-{config_hash(config)}"
@@ -207,11 +217,25 @@ def train(
             held.push(lambda kind, *_: abandon(folder) if kind is not None else None)
             if not resuming:
                 begin_run(folder, config, decided)
+        if method.guide is not None and known is None and not online:
+            known = _first_run(sets, folder / "dynamics", model, hyper, measures, class_weights, decided, on_progress)
+            # It leaves accelerate's global state as its own.
+            accelerator = accelerator_for(decided["precision"], track, folder)
+        data = data.to(accelerator.device)
+        guidance = Guidance(
+            method,
+            data.labels,
+            accelerator,
+            dynamics=None if known is None else known.dynamics,
+            dropped=None if known is None else known.dropped,
+            online=online,
+        )
         start_trackers(accelerator, track, config)
         done = fit(
             network,
             data,
             method,
+            guidance,
             accelerator=accelerator,
             fill=fill,
             dev=(packed["dev"], sets.dev.labels),
@@ -231,8 +255,37 @@ def train(
             "rows": rows,
             "notes": notes,
         }
+        recorded = guidance.dynamics(ids=sets.train.ids, label_names=sets.train.label_names)
+        from_main(partial(write_map, folder, recorded, sets.train))
         metrics = from_main(partial(finish, folder, network, tokenizer, judged, logits, config, facts))
     return Run(folder, metrics)
+
+
+def _first_run(
+    sets: Sets,
+    folder: Path,
+    model: str | Path,
+    hyper: Mapping[str, Any],
+    measures: Mapping[str, Any],
+    class_weights: ClassWeights | None,
+    decided: Mapping[str, Any],
+    on_progress: Callable[[Progress], None] | None,
+) -> Known:
+    """Return the dynamics of plain training with the same settings, made unless it is there already."""
+    if not is_finished(folder):
+        train(
+            sets.train,
+            dev=sets.dev,
+            model=model,
+            out=folder,
+            class_weights=class_weights,
+            precision=decided["precision"],
+            on_progress=on_progress,
+            max_length=measures["max_length"],
+            bins=measures["bins"],
+            **hyper,
+        )
+    return known_dynamics(folder, sets.train.ids)
 
 
 def _claim(held: ExitStack, folder: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from calmix.mixing import Recipe, Step
 from calmix.models import anatomy
 from calmix.training.batches import Part, TrainingSet, seed_for
 from calmix.training.capturing import Captures
+from calmix.training.guiding import Guidance
 from calmix.training.optimising import set_learning_rate, step_unless_bad
 
 __all__ = ["Stepper"]
@@ -36,11 +37,13 @@ class Stepper:
         fill: Mapping[str, int],
         seed: int,
         clip: float,
+        guidance: Guidance | None = None,
         capture: bool = True,
     ) -> None:
         device = accelerator.device
         self.model, self.data, self.recipe, self.accelerator = model, data, recipe, accelerator
         self.optimizer, self.fill, self.seed, self.clip = optimizer, fill, seed, clip or float("inf")
+        self.guidance = guidance
         self.parts, self.variants = anatomy(model), recipe.variants(model)
         self.wrapped = accelerator.prepare_model(model)
         self.generator = torch.Generator(device)
@@ -63,7 +66,8 @@ class Stepper:
         if self.captures is not None and len(parts) == 1:
             self._seed(number, 0)
             part = parts[0]
-            key = (len(part.rows), part.width, part.choices, variant)
+            guided = self.guidance is not None and bool(self.guidance.signals)
+            key = (len(part.rows), part.width, part.choices, variant, guided)
 
             def whole(rows: Tensor) -> None:
                 self._gradient(rows, part, variant)
@@ -94,6 +98,7 @@ class Stepper:
             class_weights=self.data.class_weights,
             fill=self.fill,
             variant=variant,
+            signals={} if self.guidance is None else self.guidance.signals,
         )
         losses = self.recipe.loss(step)
         if losses.shape != rows.shape:
@@ -105,8 +110,10 @@ class Stepper:
         # not finite may have a gradient that is: times NaN, it stops the update here and in every other process.
         # (0 · loss is NaN then. `torch.where` with two numbers would copy them to the device, and wait.)
         scale = 0 * loss.detach() + self.accelerator.num_processes / part.batch
-        (loss * scale).backward()  # type: ignore[no-untyped-call]
+        (loss * scale).backward()
         self.loss += loss.detach()
+        if self.guidance is not None and part.counts:
+            self.guidance.observe(step)
 
     def _update(self) -> None:
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)

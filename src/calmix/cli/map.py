@@ -1,0 +1,107 @@
+"""`calmix map`: a data map of a training set, and the labels in it that look wrong."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calmix.cli.showing import note, print_json, training_bar
+
+if TYPE_CHECKING:
+    from calmix.data import Examples
+    from calmix.training.surveying import Survey
+
+__all__ = ["map_"]
+
+
+def map_(
+    train: Annotated[str, typer.Argument(metavar="TRAIN", help="Labelled file, or a hub data set.")],
+    out: Annotated[Path, typer.Option(help="Folder for the map; an unfinished one goes on.")],
+    model: Annotated[str, typer.Option(help="Folder or hub name of a pretrained encoder, or `minilm`.")] = "minilm",
+    epochs: Annotated[int, typer.Option(help="Passes over the data; the map is read off all of them.")] = 3,
+    batch_size: Annotated[int, typer.Option(help="Samples per update.")] = 32,
+    lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 5e-5,
+    max_length: Annotated[int, typer.Option(help="Tokens per text at most.")] = 256,
+    seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
+    filtered: Annotated[
+        bool, typer.Option("--filter", help="Two more runs with threshold samples judge the easy samples (TDMixUp).")
+    ] = False,
+    percentile: Annotated[float, typer.Option(help="Of the threshold samples' AUM, for --filter.")] = 80.0,
+    clean: Annotated[
+        Path | None, typer.Option(help="Also write TRAIN without the rows whose label looks wrong.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Column with the text.")] = None,
+    text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.")] = None,
+    choices: Annotated[str | None, typer.Option(help="Column with the choices.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
+    id: Annotated[str | None, typer.Option(help="Column with a unique id.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON on stdout, nothing else there.")] = False,
+) -> None:
+    """Train plainly, record what training reveals about each sample, and draw the map.
+
+    Writes datamap.parquet (confidence, variability, AUM, region, suspected label of each sample), label_issues.csv
+    (the suspects, worst first) and datamap.png and .svg. Guided recipes take the folder: `calmix train --dynamics`.
+    """
+    from calmix.data import read_examples
+    from calmix.data.tables import check_writable
+    from calmix.training import survey
+
+    if clean is not None:
+        check_writable(clean)
+    examples = read_examples(train, text=text, text_b=text_b, choices=choices, label=label, id=id)
+    with training_bar(quiet=as_json) as bar:
+        done = survey(
+            examples,
+            out=out,
+            model=model,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            max_length=max_length,
+            seed=seed,
+            filtered=filtered,
+            percentile=percentile,
+            on_progress=None if bar is None else lambda _stage, progress: bar(progress),
+        )
+    drawn = _draw(done, quiet=as_json)
+    if clean is not None:
+        _write_clean(train, examples, done, clean)
+    if as_json:
+        print_json({"folder": str(out), **done.figures})
+        return
+    figures = done.figures
+    print(f"{figures['n']:,} samples mapped over {figures['epochs']} epochs")
+    print(f"{figures['label_issues']:,} labels look wrong: {out / 'label_issues.csv'}")
+    if figures["dropped_by_filter"] is not None:
+        print(f"{figures['dropped_by_filter']:,} easy samples are below the threshold samples and marked as not kept")
+    if clean is not None:
+        print(f"table without the suspects: {clean}")
+    print(f"map: {out / 'datamap.parquet'}" + (f", {out / 'datamap.png'}" if drawn else ""))
+
+
+def _draw(done: "Survey", quiet: bool) -> bool:
+    try:
+        from calmix.report import draw_datamap, prepare_datamap
+    except ImportError:
+        if not quiet:
+            note("no figure: it needs matplotlib (pip install 'calmix[report]')")
+        return False
+    from calmix.data import atomic_path
+
+    figure = draw_datamap(prepare_datamap(done.dynamics))
+    for ending in ("png", "svg"):
+        with atomic_path(done.folder / f"datamap.{ending}") as path:
+            figure.savefig(path, format=ending)
+    return True
+
+
+def _write_clean(train: str, examples: "Examples", done: "Survey", clean: Path) -> None:
+    import numpy as np
+
+    from calmix.data import read_table, write_table
+    from calmix.dynamics import label_issues
+
+    stay = np.flatnonzero(~label_issues(done.dynamics).flagged)
+    # The table as it was, columns and all; a hub data set has no file, so its examples stand in.
+    table: Any = read_table(train) if Path(train).is_file() else examples.table
+    write_table(table.take(stay), clean)

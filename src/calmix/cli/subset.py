@@ -1,0 +1,68 @@
+"""`calmix subset`: a region of the data map as a table of its own."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["subset"]
+
+
+class _Take(StrEnum):
+    easy = "easy"
+    ambiguous = "ambiguous"
+    both = "both"
+    hard = "hard"
+
+
+def subset(
+    train: Annotated[str, typer.Argument(metavar="TRAIN", help="The labelled file that was mapped.")],
+    dynamics: Annotated[str, typer.Option(help="Its map, or a run that recorded one.")],
+    out: Annotated[Path, typer.Option(help="CSV, JSONL or Parquet file for the subset.")],
+    take: Annotated[_Take, typer.Option(help="Which region; both: easy and ambiguous.")] = _Take.both,
+    fraction: Annotated[float, typer.Option(help="Share of the data in a region.")] = 0.33,
+    filtered: Annotated[
+        bool, typer.Option("--filtered", help="Leave out what the map's AUM filter dropped (`calmix map --filter`).")
+    ] = False,
+    id: Annotated[str | None, typer.Option(help="Column with a unique id.")] = None,
+    text: Annotated[str | None, typer.Option(help="Column with the text.")] = None,
+    text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.")] = None,
+    choices: Annotated[str | None, typer.Option(help="Column with the choices.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
+) -> None:
+    """Write the easy, ambiguous or hard samples of a training set as a table to train on.
+
+    Park & Caragea (NAACL 2022), table 1: a third each, with and without the AUM filter.
+    """
+    import numpy as np
+
+    from calmix.data import read_examples, read_table, write_table
+    from calmix.data.tables import check_writable
+    from calmix.dynamics import Region, regions
+    from calmix.errors import InputError
+    from calmix.training.mapping import known_dynamics
+
+    check_writable(out)
+    if not 0 < fraction <= 0.5:
+        raise InputError(f"--fraction must be above 0 and at most 0.5, not {fraction}")
+    examples = read_examples(train, text=text, text_b=text_b, choices=choices, label=label, id=id)
+    known = known_dynamics(dynamics, examples.ids)
+    codes = regions(known.dynamics, fraction=fraction)
+    wanted = {
+        _Take.easy: [Region.EASY],
+        _Take.ambiguous: [Region.AMBIGUOUS],
+        _Take.both: [Region.EASY, Region.AMBIGUOUS],
+        _Take.hard: [Region.HARD],
+    }[take]
+    chosen = np.isin(codes, wanted)
+    if filtered:
+        if known.dropped is None:
+            raise InputError(f"{dynamics}: has no AUM filter: make the map with `calmix map --filter`")
+        chosen &= ~known.dropped
+    rows = np.flatnonzero(chosen)
+    if len(rows) == 0:
+        raise InputError(f"{dynamics}: no sample of {train} is in that region")
+    table = read_table(train) if Path(train).is_file() else examples.table
+    write_table(table.take(rows), out)
+    print(f"{len(rows):,} of {len(examples):,} samples: {out}")

@@ -1,0 +1,94 @@
+"""The data map as a picture: confidence over variability, one point per training sample."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import matplotlib
+import numpy as np
+from numpy.typing import NDArray
+
+from calmix.dynamics import Dynamics, Region, label_issues, regions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["DataMap", "draw_datamap", "prepare_datamap"]
+
+# Enough points to see the shape; more only make the file large.
+_MOST = 20_000
+# Told apart in grey and by colour-blind eyes as well.
+_STYLES = {
+    Region.EASY: ("easy", "#2a9d8f", "o"),
+    Region.AMBIGUOUS: ("ambiguous", "#e9a23b", "^"),
+    Region.HARD: ("hard", "#7b4ea3", "s"),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class DataMap:
+    """What is drawn: where each sample is, its region, and whether its label looks wrong."""
+
+    variability: NDArray[np.float64]
+    confidence: NDArray[np.float64]
+    region: NDArray[np.int8]
+    suspect: NDArray[np.bool_]
+    total: int
+
+
+def prepare_datamap(dynamics: Dynamics, *, most: int = _MOST, seed: int = 0) -> DataMap:
+    """Return the points of the map; of more than `most`, a random sample that keeps every suspect it can."""
+    seen = np.flatnonzero(dynamics.observations > 0)
+    suspect = label_issues(dynamics).flagged
+    rows = seen
+    if len(seen) > most:
+        order = np.random.default_rng(seed).permutation(seen)
+        rows = np.sort(order[np.argsort(~suspect[order], kind="stable")][:most])
+    codes = regions(dynamics)
+    return DataMap(dynamics.variability[rows], dynamics.confidence[rows], codes[rows], suspect[rows], len(seen))
+
+
+def draw_datamap(points: DataMap) -> "Figure":
+    """Return the figure of a data map."""
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.hashsalt": "calmix", "font.size": 10}):
+        figure = Figure(figsize=(7.2, 5.2), layout="constrained")
+        axes = figure.add_subplot()
+        size = float(np.clip(4000 / max(1, len(points.region)), 4, 28))
+        for code, (name, colour, marker) in _STYLES.items():
+            here = points.region == code
+            share = here.sum() / max(1, len(points.region))
+            axes.scatter(
+                points.variability[here],
+                points.confidence[here],
+                s=size,
+                c=colour,
+                marker=marker,
+                alpha=0.6,
+                linewidths=0,
+                rasterized=True,
+                label=f"{name} ({share:.0%})",
+            )
+        wrong = points.suspect
+        if wrong.any():
+            axes.scatter(
+                points.variability[wrong],
+                points.confidence[wrong],
+                s=2.2 * size,
+                facecolors="none",
+                edgecolors="#c1121f",
+                linewidths=0.9,
+                rasterized=True,
+                label=f"label looks wrong ({wrong.sum():,})",
+            )
+        axes.set_xlabel("variability: how much the probability of the label changed over the epochs")
+        axes.set_ylabel("confidence: its mean")
+        axes.set_xlim(left=0)
+        axes.set_ylim(0, 1.02)
+        shown = (
+            f"{len(points.region):,} of {points.total:,}" if len(points.region) < points.total else f"{points.total:,}"
+        )
+        axes.set_title(f"Data map of {shown} training samples", loc="left")
+        axes.legend(loc="lower right", frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure

@@ -1,0 +1,83 @@
+"""The data map of a run: what training revealed about each sample, on disk, and read back to guide another run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from calmix.data import Examples, read_table, write_table
+from calmix.dynamics import Dynamics, Region, label_issues, regions
+from calmix.errors import InputError
+from calmix.mixing import Recipe
+from calmix.training.folder import file_hash
+
+__all__ = ["Known", "check_guided", "known_dynamics", "map_table", "write_map"]
+
+_MAP, _ISSUES = "datamap.parquet", "label_issues.csv"
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Dynamics recorded before, in the order of the training set."""
+
+    dynamics: Dynamics
+    dropped: NDArray[np.bool_] | None
+    """Samples that an AUM filter judged mislabelled; None where none was applied."""
+    digest: str
+
+
+def write_map(folder: Path, dynamics: Dynamics, examples: Examples, kept: NDArray[np.bool_] | None = None) -> None:
+    """Write `datamap.parquet` and `label_issues.csv`, the latter with the texts; nothing if none was observed."""
+    if not (dynamics.observations > 0).any():
+        return
+    write_table(map_table(dynamics, kept), folder / _MAP)
+    issues = label_issues(dynamics).to_table(flagged_only=True)
+    where = {name: row for row, name in enumerate(examples.ids)}
+    rows = pa.array([where[name] for name in issues["id"].to_pylist()], pa.int64())
+    for column in ("text", "text_b", "choices"):
+        if column in examples.table.column_names:
+            issues = issues.append_column(column, examples.table[column].take(rows))
+    write_table(issues, folder / _ISSUES)
+
+
+def map_table(dynamics: Dynamics, kept: NDArray[np.bool_] | None = None) -> pa.Table:
+    """Return the dynamics with each sample's region, and the label it should have had where that looks wrong."""
+    issues = label_issues(dynamics)
+    names = {int(region): None if region is Region.NONE else region.name.lower() for region in Region}
+    table = dynamics.to_table()
+    region = pa.array([names[int(code)] for code in regions(dynamics)], pa.string())
+    shown = issues.to_table()
+    suspected = dict(zip(shown["id"].to_pylist(), shown["suggested"].to_pylist(), strict=True))
+    flagged = dict(zip(issues.ids, issues.flagged, strict=True))
+    wrong = [suspected[i] if flagged[i] else None for i in dynamics.ids]
+    table = table.append_column("region", region)
+    table = table.append_column("suspected", pa.array([None if w is None else str(w) for w in wrong], pa.string()))
+    return table if kept is None else table.append_column("kept", pa.array(kept))
+
+
+def known_dynamics(source: str | Path, ids: list[str]) -> Known:
+    """Return the dynamics in a run folder or map for the samples with these ids."""
+    file = Path(source) / _MAP if Path(source).is_dir() else Path(source)
+    if not file.is_file():
+        raise InputError(f"{source}: holds no recorded dynamics ({_MAP}); make them with `calmix map`")
+    whole = Dynamics.load(file)
+    dynamics = whole.for_ids(ids)
+    table, dropped = read_table(file), None
+    if "kept" in table.column_names:
+        kept = dict(zip(whole.ids, table["kept"].to_pylist(), strict=True))
+        dropped = np.array([not kept[i] for i in ids])
+    return Known(dynamics, dropped, file_hash(file)[:16])
+
+
+def check_guided(recipe: Recipe, source: str | Path | None, online: bool, examples: Examples) -> Known | None:
+    """Return the dynamics a run is given, once it is clear that it wants them."""
+    if recipe.guide is None:
+        if source is not None or online:
+            option = "--dynamics" if source is not None else "--online"
+            raise InputError(f"{option} is for recipes guided by training dynamics, which this one is not")
+        return None
+    if source is not None and online:
+        raise InputError("give --dynamics or --online, not both: online makes its own")
+    return None if source is None else known_dynamics(source, examples.ids)
