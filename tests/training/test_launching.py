@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from calmix.errors import InputError
 from calmix.mixing import RECIPES
 from calmix.models import load
-from calmix.training import train
+from calmix.training import Progress, loop, train
 from calmix.training.launching import accelerator_for, check_trackers, from_main, precision_for, unwrap
 
 # 27 rows in batches of 8 end in one of 3, 25 in one of 1: fewer rows than processes.
@@ -48,7 +48,19 @@ def run_all(calm: Path, out: Path) -> list[dict[str, Any]]:
     return found
 
 
-def launched(calm: Path, out: Path, *, port: int) -> "subprocess.CompletedProcess[str]":
+def run_until(calm: Path, out: Path, step: int) -> None:
+    """Train one run that saves after every epoch, and fail at `step`."""
+
+    def fail(progress: Progress) -> None:
+        if progress.step == step:
+            raise RuntimeError("killed")
+
+    loop._POLL = 0.0
+    options = settings({"rows": 27, "batch_size": 8, "epochs": 3, "checkpoint_epochs": 1}, calm)
+    train(options.pop("train"), out=out, on_progress=fail, **options)
+
+
+def launched(calm: Path, out: Path, *words: str, port: int) -> "subprocess.CompletedProcess[str]":
     """Start this very file in two processes."""
     environment = {
         **os.environ,
@@ -58,7 +70,7 @@ def launched(calm: Path, out: Path, *, port: int) -> "subprocess.CompletedProces
         "ACCELERATE_USE_CPU": "true",
     }
     launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
-    command = [sys.executable, "-m", *launcher, __file__, str(calm), str(out)]
+    command = [sys.executable, "-m", *launcher, __file__, str(calm), str(out), *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
 
 
@@ -89,6 +101,18 @@ def test_two_processes_give_the_weights_and_predictions_of_one(calm: Path, tmp_p
         examples = tiny.examples(11, seed=1)
         ours = np.stack([rows[1][f"p_{n}"].to_numpy() for n in tiny.LABELS], 1)
         np.testing.assert_allclose(load(two).probabilities(examples), ours, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_that_were_killed_go_on_to_the_same_weights(calm: Path, tmp_path: Path) -> None:
+    done = launched(calm, tmp_path / "whole", "0", port=29614)
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert launched(calm, tmp_path / "run", "10", port=29615).returncode != 0
+    assert (tmp_path / "run" / "checkpoints" / "step-00000008").is_dir()
+    done = launched(calm, tmp_path / "run", "0", port=29616)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name in ("model/model.safetensors", "predictions-dev.parquet"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 @pytest.mark.slow
@@ -134,7 +158,11 @@ def test_trackers_are_checked_before_anything_is_done() -> None:
 
 
 if __name__ == "__main__":
-    metrics = run_all(Path(sys.argv[1]), Path(sys.argv[2]))
-    target = Path(sys.argv[2])
-    target.with_name(f"{target.name}-process-{PartialState().process_index}.json").write_text(json.dumps(metrics))
+    model, target = Path(sys.argv[1]), Path(sys.argv[2])
+    if len(sys.argv) > 3:
+        run_until(model, target, int(sys.argv[3]))
+    else:
+        metrics = run_all(model, target)
+        name = f"{target.name}-process-{PartialState().process_index}.json"
+        target.with_name(name).write_text(json.dumps(metrics))
     PartialState().destroy_process_group()

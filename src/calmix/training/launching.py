@@ -49,13 +49,19 @@ def from_main(make: Callable[[], T]) -> T:
         except Exception as error:
             known = isinstance(error, InputError | TrainingError)
             held[1] = error if known else TrainingError(f"the main process failed: {type(error).__name__}: {error}")
-            broadcast_object_list(held)
+            _tell(held, state)
             raise
-    broadcast_object_list(held)
+    _tell(held, state)
     if held[1] is not None:
         raise held[1]
     made: T = held[0]
     return made
+
+
+def _tell(held: list[Any], state: PartialState) -> None:
+    broadcast_object_list(held)
+    # The main process may end right after: not before everybody has heard.
+    state.wait_for_everyone()
 
 
 def accelerator_for(precision: str, track: Sequence[str], folder: Path) -> Accelerator:
