@@ -43,6 +43,8 @@ def test_files_become_a_run_folder_with_everything_in_it(tmp_path: Path, checkpo
     )
     assert run.folder == out
     assert sorted(p.name for p in out.iterdir()) == [
+        "datamap.parquet",
+        "label_issues.csv",
         "log.jsonl",
         "metrics.json",
         "model",
