@@ -44,11 +44,24 @@ def map_(
     """
     from calmix.data import read_examples
     from calmix.data.tables import check_writable
-    from calmix.training import survey
+    from calmix.errors import InputError
+    from calmix.training import processes, survey
 
     if clean is not None:
         check_writable(clean)
+        if clean.exists() and Path(train).exists() and clean.samefile(train):
+            raise InputError(f"--clean {clean}: is the table that is mapped; give another file")
+        if out.absolute() in clean.absolute().parents:
+            raise InputError(f"--clean {clean}: is inside the map's folder; give another place")
     examples = read_examples(train, text=text, text_b=text_b, choices=choices, label=label, id=id)
+    drawn = False
+
+    def complete(done: "Survey") -> None:
+        nonlocal drawn
+        drawn = _draw(done)
+        if clean is not None:
+            _write_clean(train, examples, done, clean)
+
     with training_bar(quiet=as_json) as bar:
         done = survey(
             examples,
@@ -62,10 +75,10 @@ def map_(
             filtered=filtered,
             percentile=percentile,
             on_progress=None if bar is None else lambda _stage, progress: bar(progress),
+            on_done=complete,
         )
-    drawn = _draw(done, quiet=as_json)
-    if clean is not None:
-        _write_clean(train, examples, done, clean)
+    if not processes().is_main_process:
+        return
     if as_json:
         print_json({"folder": str(out), **done.figures})
         return
@@ -79,19 +92,15 @@ def map_(
     print(f"map: {out / 'datamap.parquet'}" + (f", {out / 'datamap.png'}" if drawn else ""))
 
 
-def _draw(done: "Survey", quiet: bool) -> bool:
+def _draw(done: "Survey") -> bool:
     try:
-        from calmix.report import draw_datamap, prepare_datamap
+        from calmix.report import draw_datamap, prepare_datamap, save_figure
     except ImportError:
-        if not quiet:
-            note("no figure: it needs matplotlib (pip install 'calmix[report]')")
+        note("no figure: it needs matplotlib (pip install 'calmix[report]')")
         return False
-    from calmix.data import atomic_path
-
     figure = draw_datamap(prepare_datamap(done.dynamics))
     for ending in ("png", "svg"):
-        with atomic_path(done.folder / f"datamap.{ending}") as path:
-            figure.savefig(path, format=ending)
+        save_figure(figure, done.folder / f"datamap.{ending}")
     return True
 
 

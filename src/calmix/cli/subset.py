@@ -44,10 +44,12 @@ def subset(
     from calmix.training.mapping import known_dynamics
 
     check_writable(out)
+    if out.exists() and Path(train).exists() and out.samefile(train):
+        raise InputError(f"--out {out}: is the table itself; give another file")
     if not 0 < fraction <= 0.5:
         raise InputError(f"--fraction must be above 0 and at most 0.5, not {fraction}")
     examples = read_examples(train, text=text, text_b=text_b, choices=choices, label=label, id=id)
-    known = known_dynamics(dynamics, examples.ids)
+    known = known_dynamics(dynamics, examples)
     codes = regions(known.dynamics, fraction=fraction)
     wanted = {
         _Take.easy: [Region.EASY],

@@ -1,18 +1,20 @@
 """The data map as a picture: confidence over variability, one point per training sample."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
+from calmix.data import atomic_path
 from calmix.dynamics import Dynamics, Region, label_issues, regions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DataMap", "draw_datamap", "prepare_datamap"]
+__all__ = ["DataMap", "draw_datamap", "prepare_datamap", "save_figure"]
 
 # Enough points to see the shape; more only make the file large.
 _MOST = 20_000
@@ -22,6 +24,9 @@ _STYLES = {
     Region.AMBIGUOUS: ("ambiguous", "#e9a23b", "^"),
     Region.HARD: ("hard", "#7b4ea3", "s"),
 }
+
+# Without the salt, and with a date, no two SVG files of one figure are the same.
+_LOOK = {"svg.hashsalt": "calmix", "font.size": 10, "savefig.dpi": 150}
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +38,9 @@ class DataMap:
     region: NDArray[np.int8]
     suspect: NDArray[np.bool_]
     total: int
+    """How many samples were observed; fewer may be drawn. The next two count all of them as well."""
+    sizes: dict[Region, int]
+    suspects: int
 
 
 def prepare_datamap(dynamics: Dynamics, *, most: int = _MOST, seed: int = 0) -> DataMap:
@@ -44,20 +52,27 @@ def prepare_datamap(dynamics: Dynamics, *, most: int = _MOST, seed: int = 0) -> 
         order = np.random.default_rng(seed).permutation(seen)
         rows = np.sort(order[np.argsort(~suspect[order], kind="stable")][:most])
     codes = regions(dynamics)
-    return DataMap(dynamics.variability[rows], dynamics.confidence[rows], codes[rows], suspect[rows], len(seen))
+    return DataMap(
+        variability=dynamics.variability[rows],
+        confidence=dynamics.confidence[rows],
+        region=codes[rows],
+        suspect=suspect[rows],
+        total=len(seen),
+        sizes={region: int((codes == region).sum()) for region in _STYLES},
+        suspects=int(suspect.sum()),
+    )
 
 
 def draw_datamap(points: DataMap) -> "Figure":
     """Return the figure of a data map."""
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"svg.hashsalt": "calmix", "font.size": 10}):
+    with matplotlib.rc_context(_LOOK):
         figure = Figure(figsize=(7.2, 5.2), layout="constrained")
         axes = figure.add_subplot()
         size = float(np.clip(4000 / max(1, len(points.region)), 4, 28))
         for code, (name, colour, marker) in _STYLES.items():
             here = points.region == code
-            share = here.sum() / max(1, len(points.region))
             axes.scatter(
                 points.variability[here],
                 points.confidence[here],
@@ -67,7 +82,7 @@ def draw_datamap(points: DataMap) -> "Figure":
                 alpha=0.6,
                 linewidths=0,
                 rasterized=True,
-                label=f"{name} ({share:.0%})",
+                label=f"{name} ({points.sizes[code]:,})",
             )
         wrong = points.suspect
         if wrong.any():
@@ -79,7 +94,7 @@ def draw_datamap(points: DataMap) -> "Figure":
                 edgecolors="#c1121f",
                 linewidths=0.9,
                 rasterized=True,
-                label=f"label looks wrong ({wrong.sum():,})",
+                label=f"label looks wrong ({points.suspects:,})",
             )
         axes.set_xlabel("variability: how much the probability of the label changed over the epochs")
         axes.set_ylabel("confidence: its mean")
@@ -92,3 +107,10 @@ def draw_datamap(points: DataMap) -> "Figure":
         axes.legend(loc="lower right", frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def save_figure(figure: "Figure", path: str | Path) -> None:
+    """Write a figure, its format told by the name: the same figure gives the same bytes."""
+    kind = Path(path).suffix.removeprefix(".")
+    with atomic_path(path) as temporary, matplotlib.rc_context(_LOOK):
+        figure.savefig(temporary, format=kind, metadata={"Date": None} if kind == "svg" else None)

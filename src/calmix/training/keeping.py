@@ -94,19 +94,18 @@ class Keeper:
             write_text(self.out / "log.jsonl", "".join(lines))
 
     def save_if_due(self) -> None:
-        """Write a checkpoint if the last one is old enough.
-
-        Not in the middle of an epoch that several processes record: each knows its own share of it.
-        """
-        guidance = self.stepper.guidance
-        if guidance is not None and guidance.past is not None:
-            return
+        """Write a checkpoint if the last one is old enough."""
         if time.monotonic() - self.saved >= self.every:
             self.save()
 
     def save(self) -> bool:
-        """Write a checkpoint, if there is a folder and anything has been learnt; return whether."""
-        if self.out is None or self.run.step == 0:
+        """Write a checkpoint, if there is a folder and anything has been learnt; return whether.
+
+        Not in the middle of an epoch that several processes record: each knows its own share of it.
+        """
+        guidance = self.stepper.guidance
+        shared = guidance is not None and guidance.past is not None and self.run.batch > 0
+        if self.out is None or self.run.step == 0 or shared:
             return False
         if self.main:
             groups: dict[str, Mapping[str, Tensor]] = {

@@ -135,6 +135,8 @@ def fit(
                     break
                 if run.epoch < epochs and checkpoint_epochs and run.epoch % checkpoint_epochs == 0:
                     keeper.save()
+                elif run.epoch < epochs:
+                    keeper.save_if_due()
     except KeyboardInterrupt:
         keeper.read()
         saved = settled and keeper.save()

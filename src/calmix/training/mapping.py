@@ -57,18 +57,40 @@ def map_table(dynamics: Dynamics, kept: NDArray[np.bool_] | None = None) -> pa.T
     return table if kept is None else table.append_column("kept", pa.array(kept))
 
 
-def known_dynamics(source: str | Path, ids: list[str]) -> Known:
-    """Return the dynamics in a run folder or map for the samples with these ids."""
+def known_dynamics(source: str | Path, examples: Examples) -> Known:
+    """Return the dynamics in a run folder or map for these samples, which must be those that were recorded."""
     file = Path(source) / _MAP if Path(source).is_dir() else Path(source)
     if not file.is_file():
         raise InputError(f"{source}: holds no recorded dynamics ({_MAP}); make them with `calmix map`")
-    whole = Dynamics.load(file)
-    dynamics = whole.for_ids(ids)
+    if file.suffix != ".parquet":
+        raise InputError(f"{source}: recorded dynamics are a Parquet file ({_MAP}), or the folder that holds it")
+    whole, ids = Dynamics.load(file), examples.ids
+    try:
+        dynamics = whole.for_ids(ids)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    _check_labels(source, dynamics, examples)
     table, dropped = read_table(file), None
     if "kept" in table.column_names:
         kept = dict(zip(whole.ids, table["kept"].to_pylist(), strict=True))
         dropped = np.array([not kept[i] for i in ids])
     return Known(dynamics, dropped, file_hash(file)[:16])
+
+
+def _check_labels(source: str | Path, dynamics: Dynamics, examples: Examples) -> None:
+    """Refuse dynamics of other labels: what they tell is about those."""
+    names = np.array(examples.label_names, dtype=object)
+    before = np.array(dynamics.label_names, dtype=object)
+    seen = dynamics.labels >= 0
+    if not seen.any():
+        raise InputError(f"{source}: none of the samples was observed in training")
+    now, then = examples.labels[seen], dynamics.labels[seen]
+    other = (names[now] if len(names) else now) != (before[then] if len(before) else then)
+    if other.any():
+        raise InputError(
+            f"{source}: {other.sum():,} of {len(examples):,} samples had another label when they were recorded; "
+            "make a map of the data as it is now"
+        )
 
 
 def check_guided(recipe: Recipe, source: str | Path | None, online: bool, examples: Examples) -> Known | None:
@@ -80,4 +102,4 @@ def check_guided(recipe: Recipe, source: str | Path | None, online: bool, exampl
         return None
     if source is not None and online:
         raise InputError("give --dynamics or --online, not both: online makes its own")
-    return None if source is None else known_dynamics(source, examples.ids)
+    return None if source is None else known_dynamics(source, examples)

@@ -218,7 +218,9 @@ def train(
             if not resuming:
                 begin_run(folder, config, decided)
         if method.guide is not None and known is None and not online:
-            known = _first_run(sets, folder / "dynamics", model, hyper, measures, class_weights, decided, on_progress)
+            settings = {**hyper, **saving, "gradient_checkpointing": gradient_checkpointing, "on_progress": on_progress}
+            settings |= {name: measures[name] for name in ("max_length", "bins")}
+            known = _first_run(sets, folder / "dynamics", model, class_weights, decided["precision"], settings)
             # It leaves accelerate's global state as its own.
             accelerator = accelerator_for(decided["precision"], track, folder)
         data = data.to(accelerator.device)
@@ -265,27 +267,22 @@ def _first_run(
     sets: Sets,
     folder: Path,
     model: str | Path,
-    hyper: Mapping[str, Any],
-    measures: Mapping[str, Any],
     class_weights: ClassWeights | None,
-    decided: Mapping[str, Any],
-    on_progress: Callable[[Progress], None] | None,
+    precision: Any,
+    settings: Mapping[str, Any],
 ) -> Known:
     """Return the dynamics of plain training with the same settings, made unless it is there already."""
-    if not is_finished(folder):
+    if not from_main(partial(is_finished, folder)):
         train(
             sets.train,
             dev=sets.dev,
             model=model,
             out=folder,
             class_weights=class_weights,
-            precision=decided["precision"],
-            on_progress=on_progress,
-            max_length=measures["max_length"],
-            bins=measures["bins"],
-            **hyper,
+            precision=precision,
+            **settings,
         )
-    return known_dynamics(folder, sets.train.ids)
+    return from_main(partial(known_dynamics, folder, sets.train))
 
 
 def _claim(held: ExitStack, folder: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:

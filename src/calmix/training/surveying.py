@@ -1,8 +1,10 @@
 """`calmix map`: plain training for the sake of its dynamics, over every sample of a table."""
 
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,9 @@ from calmix.errors import InputError
 from calmix.mixing import choose, fill_tokens
 from calmix.models import encode, identity, load_for_training, resolve, usable_length
 from calmix.training.batches import training_set
-from calmix.training.folder import begin_run, find_run, locked
+from calmix.training.folder import abandon, begin_run, find_run, locked
 from calmix.training.guiding import Guidance
-from calmix.training.launching import accelerator_for, precision_for
+from calmix.training.launching import accelerator_for, from_main, precision_for, processes
 from calmix.training.loop import Progress, fit
 from calmix.training.mapping import write_map
 from calmix.training.optimising import check_hyper
@@ -32,6 +34,7 @@ from calmix.training.optimising import check_hyper
 __all__ = ["Survey", "survey"]
 
 _FAKE = "(threshold sample)"
+_RECORDED = "dynamics.parquet"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +61,14 @@ def survey(
     seed: int = 0,
     filtered: bool = False,
     percentile: float = 80.0,
+    checkpoint_minutes: float = 10.0,
     on_progress: Callable[[str, Progress], None] | None = None,
+    on_done: Callable[[Survey], None] | None = None,
 ) -> Survey:
     """Train plainly on all examples and write their data map to `out`.
+
+    An unfinished map of the same settings there is gone on with. `on_done` is called once everything is known,
+    on the main process: what it writes belongs to the map, which is finished only after it.
 
     With `filtered`, two more runs in which some easy samples carry a label that does not exist (threshold
     samples, Pleiss et al. 2020; Park & Caragea, NAACL 2022) judge every easy sample: those whose AUM is below
@@ -76,15 +84,13 @@ def survey(
             "seed": seed,
         }
     )
-    check_hyper({"max_length": max_length})
-    if filtered and examples.kind == "choices":
-        raise InputError("the AUM filter is for classes: multiple-choice data has none to add a false one to")
-    if not 0 < percentile < 100:
-        raise InputError(f"--percentile must be between 0 and 100, not {percentile}")
+    check_hyper({"max_length": max_length, "checkpoint_minutes": checkpoint_minutes})
+    _check(examples, filtered, percentile)
+    pretrained = resolve(model)
     config = {
         "command": "map",
         "model": model,
-        "model_hash": identity(resolve(model)),
+        "model_hash": identity(pretrained),
         **hyper,
         "max_length": max_length,
         "filtered": filtered,
@@ -92,24 +98,56 @@ def survey(
         "data": {"train": examples.digest()},
     }
     with ExitStack() as held:
-        held.enter_context(locked(out))
         decided: dict[str, Any] = {"precision": precision_for("auto"), "threads": torch.get_num_threads()}
-        found = find_run(out, config)
-        if found is None:
-            begin_run(out, config, decided)
-        decided = found or decided
+        decided = from_main(partial(_claim, held, out, config, decided))
         torch.set_num_threads(decided["threads"])
 
         def record(data: Examples, folder: Path, stage: str) -> Dynamics:
-            show = None if on_progress is None else lambda progress: on_progress(stage, progress)
-            return _recorded(data, folder, resolve(model), hyper, max_length, decided["precision"], show)
+            show = None if on_progress is None else partial(on_progress, stage)
+            precision = decided["precision"]
+            return _recorded(data, folder, pretrained, hyper, max_length, precision, checkpoint_minutes, show)
 
         dynamics = record(examples, out, "mapping")
         kept = _filter(examples, dynamics, out, percentile, seed, record) if filtered else None
-        write_map(out, dynamics, examples, kept)
-        figures = _figures(dynamics, kept)
-        write_json(out / "metrics.json", figures)
-    return Survey(out, dynamics, kept, figures)
+        done = Survey(out, dynamics, kept, _figures(dynamics, kept))
+        from_main(partial(_write, done, examples, on_done))
+    return done
+
+
+def _check(examples: Examples, filtered: bool, percentile: float) -> None:
+    """Refuse what cannot be mapped, before anything is written."""
+    where, names = examples.source or "the data", examples.label_names
+    if (examples.labels < 0).any():
+        raise InputError(f"{where}: has unlabelled rows")
+    if examples.kind != "choices" and len(names) < 2:
+        raise InputError(f"{where}: every row has the same label, {names[0]!r}: nothing to learn")
+    if not filtered:
+        return
+    if examples.kind == "choices":
+        raise InputError("the AUM filter is for classes: multiple-choice data has none to add a false one to")
+    if not 0 < percentile < 100:
+        raise InputError(f"--percentile must be between 0 and 100, not {percentile}")
+    if int(len(examples) / 3 + 0.5) // (len(names) + 1) == 0:
+        raise InputError(f"{where}: {len(examples)} rows are too few for --filter: no threshold sample could be made")
+
+
+def _claim(held: ExitStack, out: Path, config: Mapping[str, Any], decided: Mapping[str, Any]) -> dict[str, Any]:
+    """Hold the folder; return what was decided for the map in it, which is begun if there is none."""
+    held.enter_context(locked(out))
+    found = find_run(out, config)
+    # Until something is saved, a map that fails leaves nothing behind.
+    held.push(lambda kind, *_: abandon(out) if kind is not None else None)
+    if found is None:
+        begin_run(out, config, decided)
+    return found or dict(decided)
+
+
+def _write(done: Survey, examples: Examples, on_done: Callable[[Survey], None] | None) -> None:
+    write_map(done.folder, done.dynamics, examples, done.kept)
+    if on_done is not None:
+        on_done(done)
+    write_json(done.folder / "metrics.json", done.figures)
+    (done.folder / _RECORDED).unlink(missing_ok=True)  # the map has it all
 
 
 def _filter(
@@ -145,12 +183,13 @@ def _recorded(
     hyper: Mapping[str, Any],
     max_length: int,
     precision: str,
+    checkpoint_minutes: float,
     on_progress: Callable[[Progress], None] | None,
 ) -> Dynamics:
     """Return the dynamics of plain training on all examples; a run that was interrupted in `folder` goes on."""
-    done = folder / "dynamics.parquet"
-    if done.is_file():
-        return Dynamics.load(done)
+    done = folder / _RECORDED
+    if from_main(done.is_file):
+        return from_main(partial(Dynamics.load, done))
     accelerator = accelerator_for(precision, (), folder)
     torch.manual_seed(hyper["seed"])
     network, tokenizer = load_for_training(
@@ -174,12 +213,14 @@ def _recorded(
         select="none",
         patience=0,
         out=folder,
+        checkpoint_minutes=checkpoint_minutes,
         on_progress=on_progress,
         **hyper,
     )
     dynamics = guidance.dynamics(ids=examples.ids, label_names=examples.label_names)
-    if accelerator.is_main_process:
+    if processes().is_main_process:
         dynamics.save(done)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return dynamics
 
 
