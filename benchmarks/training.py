@@ -17,6 +17,7 @@ from typing import Any
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
@@ -24,9 +25,11 @@ from transformers import DataCollatorWithPadding, Trainer, TrainerCallback, Trai
 
 from calmix.data import Examples, read_examples
 from calmix.data.corpus import corpus_path
+from calmix.dynamics import Dynamics
 from calmix.mixing import choose, fill_tokens
 from calmix.models import encode, load_for_training, resolve, usable_length
 from calmix.training.batches import epoch_steps, training_set
+from calmix.training.guiding import Guidance
 from calmix.training.optimising import adamw
 from calmix.training.stepping import Stepper
 
@@ -39,7 +42,15 @@ def wait() -> None:
 
 
 def ours(
-    examples: Examples, model: str, recipe: str, *, batch_size: int, warmup: int, steps: int, capture: bool
+    examples: Examples,
+    model: str,
+    recipe: str,
+    *,
+    batch_size: int,
+    warmup: int,
+    steps: int,
+    capture: bool = True,
+    record: bool = True,
 ) -> dict[str, float]:
     """Return samples per second of our loop's step, and the seconds to the first one."""
     AcceleratorState._reset_state()
@@ -54,13 +65,36 @@ def ours(
     data = training_set(examples, packed).to(accelerator.device)
     method = choose(recipe)
     optimizer = adamw(network, lr=5e-5, weight_decay=0.0)
+    # Guided recipes need dynamics: any will do for their speed.
+    scores = np.random.default_rng(0).normal(size=(2, len(examples), len(examples.label_names)))
+    told = None if method.guide is None else Dynamics.from_logits(scores, examples.labels)
+    guidance = Guidance(method, data.labels, accelerator, dynamics=told)
     stepper = Stepper(
-        network, data, method, accelerator, optimizer, fill=fill_tokens(tokenizer), seed=0, clip=1.0, capture=capture
+        network,
+        data,
+        method,
+        accelerator,
+        optimizer,
+        fill=fill_tokens(tokenizer),
+        seed=0,
+        clip=1.0,
+        guidance=guidance if record else None,
+        capture=capture,
     )
     layouts = (
         parts
         for epoch in range(10**6)
-        for parts in epoch_steps(data, method, epoch, batch_size=batch_size, accumulate=1, seed=0, rank=0, world=1)
+        for parts in epoch_steps(
+            data,
+            method,
+            epoch,
+            batch_size=batch_size,
+            accumulate=1,
+            seed=0,
+            rank=0,
+            world=1,
+            signals=guidance.columns,
+        )
     )
     number = 0
     first = 0.0
@@ -144,7 +178,10 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=60)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--recipes", default="erm,cls-mixup,input-mixup,manifold-mixup,on-off-manifold")
+    parser.add_argument(
+        "--recipes",
+        default="erm,cls-mixup,aum-saliency,tdmixup,informed-mixup,input-mixup,manifold-mixup,on-off-manifold",
+    )
     parser.add_argument("--json")
     options = parser.parse_args()
     examples = read_examples(options.data)
@@ -166,9 +203,10 @@ def main() -> None:
         "Hugging Face Trainer",
         lambda: huggingface(examples, options.model, workers=options.workers, **common),
     )
-    show("erm, plain", lambda: ours(examples, options.model, "erm", capture=False, **common))
+    show("erm, not captured", lambda: ours(examples, options.model, "erm", capture=False, record=False, **common))
+    show("erm, nothing recorded", lambda: ours(examples, options.model, "erm", record=False, **common))
     for recipe in options.recipes.split(","):
-        show(recipe, lambda r=recipe: ours(examples, options.model, r, capture=True, **common))
+        show(recipe, lambda r=recipe: ours(examples, options.model, r, **common))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=2)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         VectorScaling,
         from_json,
     )
+    from calmix.models import fold, folded_temperature
 
 __all__ = [
     "Histogram",
@@ -19,13 +20,19 @@ __all__ = [
     "Recalibrator",
     "Temperature",
     "VectorScaling",
+    "fold",
+    "folded_temperature",
     "from_json",
 ]
 
 
+# Folding edits a model, so it lives with the models.
+_OF_MODELS = ("fold", "folded_temperature")
+
+
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module("calmix.calibration"), name)
+        return getattr(import_module("calmix.models" if name in _OF_MODELS else "calmix.calibration"), name)
     raise AttributeError(f"module 'calmix.recalibration' has no attribute {name!r}")
 
 

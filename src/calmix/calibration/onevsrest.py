@@ -20,16 +20,18 @@ Curve = tuple[tuple[float, ...], tuple[float, ...]]
 class Isotonic:
     """For each class, the rising curve from probability to frequency that fits best (Zadrozny & Elkan 2002).
 
-    `curves[k]` holds the curve's probabilities and frequencies; between them it is straight.
+    `curves[k]` holds the curve's probabilities and frequencies; between them it is straight. No class that exists
+    gets less than `floor`: never seen in n rows is not impossible, and one such row would cost an infinite NLL.
     """
 
     curves: tuple[Curve, ...]
+    floor: float = 0.0
 
     @classmethod
     def fit(cls, logits: Array, labels: Array) -> "Isotonic":
         """The curves that minimise the squared error on `labels`, one class against the rest at a time."""
         probs, labels = _probs_and_labels(logits, labels)
-        return cls(tuple(_curve(probs[:, k], labels == k) for k in range(probs.shape[1])))
+        return cls(tuple(_curve(probs[:, k], labels == k) for k in range(probs.shape[1])), _floor(len(probs)))
 
     def __call__(self, logits: Array) -> Array:
         """Calibrated probabilities in float64, as numpy for numpy and on its device for a tensor."""
@@ -37,27 +39,31 @@ class Isotonic:
         columns = []
         for column, (xs, ys) in zip(p.unbind(1), self.curves, strict=True):
             columns.append(_interpolate(column.contiguous(), p.new_tensor(xs), p.new_tensor(ys)))
-        return like(_renormalised(torch.stack(columns, 1), p), logits)
+        return like(_renormalised(torch.stack(columns, 1), p, self.floor), logits)
 
     def to_json(self) -> dict[str, Any]:
         """A dict that `json.dump` can write and `from_json` reads back."""
-        return {"kind": "isotonic", "curves": [[list(xs), list(ys)] for xs, ys in self.curves]}
+        curves = [[list(xs), list(ys)] for xs, ys in self.curves]
+        return {"kind": "isotonic", "curves": curves, "floor": self.floor}
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> "Isotonic":
         """The curves that `to_json` wrote down."""
-        return cls(tuple((tuple(map(float, xs)), tuple(map(float, ys))) for xs, ys in state["curves"]))
+        curves = tuple((tuple(map(float, xs)), tuple(map(float, ys))) for xs, ys in state["curves"])
+        return cls(curves, float(state["floor"]))
 
 
 @dataclass(frozen=True)
 class Histogram:
     """For each class, the frequency observed in each bin of its probability (Zadrozny & Elkan 2001).
 
-    `frequencies[k][m]` belongs to probabilities of class k in (edges[k][m], edges[k][m + 1]].
+    `frequencies[k][m]` belongs to probabilities of class k in (edges[k][m], edges[k][m + 1]]; `floor` as in
+    `Isotonic`.
     """
 
     edges: tuple[tuple[float, ...], ...]  # the inner ones
     frequencies: tuple[tuple[float, ...], ...]
+    floor: float = 0.0
 
     @classmethod
     def fit(cls, logits: Array, labels: Array, *, bins: int = 15) -> "Histogram":
@@ -74,7 +80,7 @@ class Histogram:
             hits = np.bincount(where, weights=labels == k, minlength=len(inner) + 1)
             frequencies.append(tuple((hits / np.bincount(where, minlength=len(inner) + 1)).tolist()))
             edges.append(tuple(inner.tolist()))
-        return cls(tuple(edges), tuple(frequencies))
+        return cls(tuple(edges), tuple(frequencies), _floor(len(probs)))
 
     def __call__(self, logits: Array) -> Array:
         """Calibrated probabilities in float64, as numpy for numpy and on its device for a tensor."""
@@ -82,7 +88,7 @@ class Histogram:
         columns = []
         for column, inner, values in zip(p.unbind(1), self.edges, self.frequencies, strict=True):
             columns.append(p.new_tensor(values)[torch.searchsorted(p.new_tensor(inner), column.contiguous())])
-        return like(_renormalised(torch.stack(columns, 1), p), logits)
+        return like(_renormalised(torch.stack(columns, 1), p, self.floor), logits)
 
     def to_json(self) -> dict[str, Any]:
         """A dict that `json.dump` can write and `from_json` reads back."""
@@ -90,13 +96,14 @@ class Histogram:
             "kind": "histogram",
             "edges": [list(e) for e in self.edges],
             "frequencies": [list(f) for f in self.frequencies],
+            "floor": self.floor,
         }
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> "Histogram":
         """The bins that `to_json` wrote down."""
         edges, frequencies = ([tuple(map(float, row)) for row in state[key]] for key in ("edges", "frequencies"))
-        return cls(tuple(edges), tuple(frequencies))
+        return cls(tuple(edges), tuple(frequencies), float(state["floor"]))
 
 
 def pool_adjacent_violators(
@@ -138,9 +145,14 @@ def _interpolate(at: Tensor, xs: Tensor, ys: Tensor) -> Tensor:
     return torch.lerp(ys[right - 1], ys[right], share)
 
 
-def _renormalised(values: Tensor, original: Tensor) -> Tensor:
+def _floor(rows: int) -> float:
+    """The rule of succession for something that never happened in so many rows."""
+    return 1 / (rows + 2)
+
+
+def _renormalised(values: Tensor, original: Tensor, floor: float) -> Tensor:
     """Rows scaled to sum to 1; a choice that does not exist stays at 0; a row of zeros stays as it was."""
-    values = values.masked_fill(original == 0, 0)
+    values = values.clamp(min=floor).masked_fill(original == 0, 0)
     total = values.sum(1, keepdim=True)
     return torch.where(total > 0, values / total.clamp(min=1e-300), original)
 
