@@ -81,7 +81,7 @@ def _check_labels(source: str | Path, dynamics: Dynamics, examples: Examples) ->
     """Refuse dynamics of other labels: what they tell is about those."""
     names = np.array(examples.label_names, dtype=object)
     before = np.array(dynamics.label_names, dtype=object)
-    seen = dynamics.labels >= 0
+    seen = (dynamics.observations > 0) & (dynamics.labels >= 0)
     if not seen.any():
         raise InputError(f"{source}: none of the samples was observed in training")
     now, then = examples.labels[seen], dynamics.labels[seen]

@@ -1,0 +1,150 @@
+"""`calmix map`."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import tiny
+
+from calmix.data import read_table
+
+
+@pytest.fixture
+def words(files: Any, checkpoint: Any) -> list[Any]:
+    return ["map", files["train"], "--model", checkpoint("bert"), "--epochs", 2, "--lr", 0.01, "--batch-size", 8]
+
+
+def noisy(path: Path) -> Path:
+    """Rows with an id, a text, a label that is wrong in a few, and a column that is nobody's business."""
+    texts, labels = tiny.texts(90)
+    labels = [tiny.LABELS[(tiny.LABELS.index(k) + 1) % 3] if i % 15 == 4 else k for i, k in enumerate(labels)]
+    with path.open("w", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerow(["who", "text", "label", "n"])
+        writer.writerows([f"w{i}", t, k, f"00{i}"] for i, (t, k) in enumerate(zip(texts, labels, strict=True)))
+    return path
+
+
+def test_a_table_becomes_a_map_with_a_picture(calmix: Any, words: Any, place: Path) -> None:
+    ended = calmix(*words, "--out", "map")
+    assert ended.code == 0, ended.err
+    assert "30 samples mapped over 2 epochs\n" in ended.out
+    assert ended.out.endswith("map: map/datamap.parquet, map/datamap.png\n")
+    assert {"datamap.parquet", "label_issues.csv", "datamap.png", "datamap.svg"} <= {
+        p.name for p in (place / "map").iterdir()
+    }
+    assert pq.read_table(place / "map" / "datamap.parquet").num_rows == 30
+    assert calmix(*words, "--out", "again").code == 0
+    for name in ("datamap.png", "datamap.svg", "datamap.parquet", "label_issues.csv"):
+        assert (place / "map" / name).read_bytes() == (place / "again" / name).read_bytes(), name
+
+
+def test_json_is_all_that_stdout_gets(calmix: Any, words: Any, place: Path) -> None:
+    ended = calmix(*words, "--out", "map", "--json", "--filter")
+    assert ended.code == 0
+    found = json.loads(ended.out, parse_constant=lambda token: pytest.fail(f"{token} is not JSON"))
+    assert found.pop("folder") == "map"
+    assert found == json.loads((place / "map" / "metrics.json").read_text())
+    assert isinstance(found["dropped_by_filter"], int)
+    assert ended.err == ""
+
+
+def test_the_clean_table_lacks_the_suspects_and_nothing_else(calmix: Any, checkpoint: Any, place: Path) -> None:
+    noisy(place / "data.csv")
+    settings = ["--model", checkpoint("bert"), "--epochs", 4, "--lr", 0.005, "--batch-size", 8]
+    ended = calmix("map", "data.csv", *settings, "--out", "map", "--clean", "clean.csv")
+    assert ended.code == 0, ended.err
+    whole, kept = read_table(place / "data.csv"), read_table(place / "clean.csv")
+    suspected = pq.read_table(place / "map" / "datamap.parquet")["suspected"].to_pylist()
+    assert kept.column_names == whole.column_names
+    assert kept.to_pylist() == [row for row, s in zip(whole.to_pylist(), suspected, strict=True) if s is None]
+    assert 0 < kept.num_rows < 90
+    issues = list(csv.DictReader((place / "map" / "label_issues.csv").open()))
+    assert len(issues) == 90 - kept.num_rows
+    assert {row["text"] for row in issues} == set(whole["text"].to_pylist()) - set(kept["text"].to_pylist())
+    assert "table without the suspects: clean.csv" in ended.out
+
+
+def test_without_matplotlib_there_is_a_note_instead_of_a_picture(
+    calmix: Any, words: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("calmix.report", "matplotlib"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ended = calmix(*words, "--out", "map")
+    assert ended.code == 0, ended.err
+    assert "no figure: it needs matplotlib" in ended.err
+    assert ended.out.endswith("map: map/datamap.parquet\n")
+    assert not (place / "map" / "datamap.png").exists()
+
+
+def test_the_same_map_again_is_told_that_it_is_done(calmix: Any, words: Any, place: Path, tree: Any) -> None:
+    assert calmix(*words, "--out", "map").code == 0
+    before = tree(place)
+    ended = calmix(*words, "--out", "map")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "holds this very run, finished" in ended.err
+    assert tree(place) == before
+
+
+def test_a_map_that_could_not_be_drawn_is_drawn_by_the_next(
+    calmix: Any, words: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("calmix.report.save_figure", full)
+        assert calmix(*words, "--out", "map").code == 1
+    assert calmix(*words, "--out", "map").code == 0
+    assert (place / "map" / "datamap.svg").is_file()
+
+
+def test_a_map_guides_training(calmix: Any, words: Any, files: Any, checkpoint: Any, place: Path) -> None:
+    assert calmix(*words, "--out", "map", "--filter").code == 0
+    training = ["train", files["train"], "--dev", files["dev"], "--model", checkpoint("bert"), "--epochs", 1]
+    ended = calmix(*training, "--recipe", "tdmixup", "--dynamics", "map", "--out", "run")
+    assert ended.code == 0, ended.err
+    assert not (place / "run" / "dynamics").exists()
+    ended = calmix(*training, "--recipe", "tdmixup", "--dynamics", "map", "--online", "--out", "other")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert not (place / "other").exists()
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--model", "no/such-model-here"],
+        ["--epochs", 0],
+        ["--filter", "--percentile", 100],
+        ["--label", "colour"],
+        ["--max-length", 2],
+        ["--clean", "clean.docx"],
+        ["--clean", "map/clean.csv"],
+        ["--batch-size", "many"],
+    ],
+)
+def test_what_is_wrong_ends_in_one_line_and_leaves_nothing(calmix: Any, words: Any, place: Path, more: Any) -> None:
+    ended = calmix(*words, "--out", "map", *more)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1), ended.err
+    assert list(place.iterdir()) == []
+
+
+def test_choices_are_mapped_but_not_filtered(calmix: Any, files: Any, checkpoint: Any, place: Path) -> None:
+    words = ["map", files["choices"], "--model", checkpoint("bert", choices=True), "--epochs", 1, "--out", "map"]
+    ended = calmix(*words, "--filter")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert list(place.iterdir()) == []
+    assert calmix(*words).code == 0
+
+
+def test_the_table_itself_is_never_overwritten(calmix: Any, checkpoint: Any, place: Path) -> None:
+    before = noisy(place / "data.csv").read_bytes()
+    ended = calmix("map", "data.csv", "--model", checkpoint("bert"), "--out", "map", "--clean", "data.csv")
+    assert ended.code == 2
+    assert "is the table that is mapped" in ended.err
+    assert (place / "data.csv").read_bytes() == before

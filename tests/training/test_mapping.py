@@ -1,0 +1,184 @@
+"""The data map on disk: what is in it, the suspects with their texts, and reading it back."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tiny
+
+from calmix.data import Examples, write_table
+from calmix.dynamics import Dynamics, label_issues, regions
+from calmix.errors import InputError
+from calmix.mixing import choose
+from calmix.recipes import Recipe, clean
+from calmix.training.mapping import check_guided, known_dynamics, map_table, write_map
+
+COLUMNS = [
+    "id",
+    "label",
+    "aum",
+    "confidence",
+    "variability",
+    "correctness",
+    "forgetting",
+    "learnt",
+    "observations",
+    "loss",
+    "first_loss",
+    "last_prediction",
+    "rival",
+    "rival_confidence",
+    "region",
+    "suspected",
+]
+
+
+def seen(examples: Examples, *, wrong: tuple[int, ...] = (), never: tuple[int, ...] = ()) -> Dynamics:
+    """Dynamics in which all labels are learnt but those that are `wrong`."""
+    rng = np.random.default_rng(0)
+    classes = len(examples.label_names) or 2
+    logits = rng.normal(size=(3, len(examples), classes))
+    told = examples.labels.copy()
+    told[list(wrong)] = (told[list(wrong)] + 1) % classes
+    logits[:, np.arange(len(examples)), told] += 6
+    logits[:, list(never)] = np.nan
+    return Dynamics.from_logits(logits, examples.labels, ids=examples.ids, label_names=examples.label_names)
+
+
+def test_a_map_has_a_row_per_sample_in_order_with_region_and_suspected_label(tmp_path: Path) -> None:
+    examples = tiny.examples(12)
+    dynamics = seen(examples, wrong=(4, 7), never=(2,))
+    write_map(tmp_path, dynamics, examples)
+    table = pq.read_table(tmp_path / "datamap.parquet")
+    assert table.column_names == COLUMNS
+    assert table["id"].to_pylist() == examples.ids
+    names = {0: "easy", 1: "ambiguous", 2: "hard", -1: None}
+    assert table["region"].to_pylist() == [names[code] for code in regions(dynamics)]
+    assert table["region"].to_pylist()[2] is None
+    told = {4: tiny.LABELS[(examples.labels[4] + 1) % 3], 7: tiny.LABELS[(examples.labels[7] + 1) % 3]}
+    assert table["suspected"].to_pylist() == [told.get(row) for row in range(12)]
+    assert "kept" in map_table(dynamics, np.ones(12, dtype=np.bool_)).column_names
+
+
+def test_the_suspects_come_worst_first_with_their_texts(tmp_path: Path) -> None:
+    examples = tiny.examples(30, kind="pair")
+    dynamics = seen(examples, wrong=(3, 9, 20))
+    write_map(tmp_path, dynamics, examples)
+    rows = list(csv.DictReader((tmp_path / "label_issues.csv").open()))
+    assert {row["id"] for row in rows} == {examples.ids[i] for i in (3, 9, 20)}
+    assert [row["rank"] for row in rows] == ["1", "2", "3"]
+    scores = [float(row["score"]) for row in rows]
+    assert scores == sorted(scores, reverse=True)
+    text = dict(zip(examples.ids, zip(examples.column("text"), examples.column("text_b"), strict=True), strict=True))
+    assert all((row["text"], row["text_b"]) == text[row["id"]] for row in rows)
+
+
+def test_texts_that_a_spreadsheet_would_run_are_guarded(tmp_path: Path) -> None:
+    texts = ["=cmd()", "+1", "-2", "@x", "\tt", "plain"] * 2
+    examples = Examples.from_texts([f"{t} {i}" for i, t in enumerate(texts)], ["=a", "b"] * 6)
+    write_map(tmp_path, seen(examples, wrong=(0, 1, 2, 3, 4)), examples)
+    rows = list(csv.DictReader((tmp_path / "label_issues.csv").open()))
+    assert len(rows) == 5
+    assert not any(cell[:1] in "=+-@\t\r" for row in rows for cell in row.values() if cell)
+
+
+def test_no_suspects_is_a_header_and_nothing_seen_is_no_map(tmp_path: Path) -> None:
+    examples = tiny.examples(9)
+    write_map(tmp_path / "a", seen(examples), examples)
+    assert (tmp_path / "a" / "label_issues.csv").read_text().count("\n") == 1
+    write_map(tmp_path / "b", seen(examples, never=tuple(range(9))), examples)
+    assert not (tmp_path / "b").exists()
+
+
+def test_choices_are_mapped_by_number(tmp_path: Path) -> None:
+    examples = tiny.examples(12, kind="choices", counts=(2,))
+    dynamics = seen(examples, wrong=(5,))
+    write_map(tmp_path, dynamics, examples)
+    assert pq.read_table(tmp_path / "datamap.parquet")["suspected"].to_pylist()[5] == str(1 - examples.labels[5])
+    (row,) = csv.DictReader((tmp_path / "label_issues.csv").open())
+    assert row["choices"].startswith("[")
+
+
+def test_a_map_is_read_back_in_the_order_asked_for(tmp_path: Path) -> None:
+    examples = tiny.examples(12)
+    dynamics = seen(examples, wrong=(4,))
+    kept = np.arange(12) % 5 > 0
+    write_map(tmp_path, dynamics, examples, kept)
+    order = np.random.default_rng(1).permutation(12)[:9]
+    for source in (tmp_path, tmp_path / "datamap.parquet", str(tmp_path)):
+        known = known_dynamics(source, examples.take(order))
+        assert known.dynamics.ids == tuple(examples.ids[i] for i in order)
+        np.testing.assert_array_equal(known.dynamics.aum, dynamics.aum[order])
+        assert known.dropped is not None
+        assert known.dropped.tolist() == (~kept)[order].tolist()
+    flagged = label_issues(known_dynamics(tmp_path, examples).dynamics).flagged
+    assert flagged.tolist() == label_issues(dynamics).flagged.tolist()
+
+
+def test_label_names_in_another_order_are_the_same_labels(tmp_path: Path) -> None:
+    examples = tiny.examples(12)
+    write_map(tmp_path, seen(examples), examples)
+    texts, labels = tiny.texts(12)
+    turned = Examples.from_texts(texts, labels, label_names=tiny.LABELS[::-1])
+    assert known_dynamics(tmp_path, turned).dropped is None
+
+
+def _broken(folder: Path, what: str) -> Path:
+    examples = tiny.examples(12)
+    if what == "never seen":
+        write_table(map_table(seen(examples, never=tuple(range(12)))), folder / "datamap.parquet")
+    elif what == "other labels":
+        write_map(folder, seen(Examples(examples.table, (examples.labels + 1) % 3, tiny.LABELS)), examples)
+    elif what == "not ours":
+        write_table(pa.table({"id": ["a"]}), folder / "datamap.parquet")
+    elif what == "damaged":
+        write_map(folder, seen(examples), examples)
+        file = folder / "datamap.parquet"
+        file.write_bytes(file.read_bytes()[:-10])
+    elif what == "csv":
+        (folder / "map.csv").write_text("id,label\na,b\n")
+        return folder / "map.csv"
+    elif what == "other data":
+        other = tiny.examples(12, seed=3)
+        write_map(folder, seen(other), other)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("nothing", "holds no recorded dynamics"),
+        ("never seen", "none of the samples was observed"),
+        ("other labels", "12 of 12 samples had another label when they were recorded"),
+        ("other data", "12 of 12 samples have no recorded dynamics"),
+        ("not ours", "not dynamics that calmix recorded"),
+        ("damaged", "not a whole Parquet file"),
+        ("csv", "are a Parquet file"),
+    ],
+)
+def test_what_is_no_map_of_this_data_is_refused_in_a_line_that_names_it(
+    tmp_path: Path, what: str, message: str
+) -> None:
+    source = _broken(tmp_path, what)
+    with pytest.raises(InputError, match=message) as caught:
+        known_dynamics(source, tiny.examples(12))
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_only_guided_recipes_take_dynamics(tmp_path: Path) -> None:
+    examples = tiny.examples(12)
+    write_map(tmp_path, seen(examples), examples)
+    guided, plain = choose("tdmixup"), Recipe(clean())
+    assert check_guided(plain, None, False, examples) is None
+    assert check_guided(guided, None, False, examples) is None
+    assert check_guided(guided, None, True, examples) is None
+    known: Any = check_guided(guided, tmp_path, False, examples)
+    assert len(known.dynamics) == 12
+    for arguments in ((plain, tmp_path, False), (plain, None, True), (guided, tmp_path, True)):
+        with pytest.raises(InputError, match="--dynamics|--online"):
+            check_guided(*arguments, examples)

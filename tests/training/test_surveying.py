@@ -1,0 +1,208 @@
+"""`survey`: the map of a whole table, its filter, and that it can be stopped at any time."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tiny
+
+from calmix.data import Examples
+from calmix.dynamics import Dynamics, easy_and_ambiguous, label_issues
+from calmix.errors import InputError
+from calmix.training import Progress, Survey, survey
+from calmix.training.interrupting import Interrupted
+
+Quick = Callable[..., Survey]
+
+
+@pytest.fixture
+def mapped(checkpoint: Any, tmp_path: Path) -> Quick:
+    """Return `mapped(out, **changes)`: a map of 30 rows in two epochs, with what is asked for changed."""
+
+    def run(out: str = "map", **changes: Any) -> Survey:
+        options = {"model": str(checkpoint("bert")), "epochs": 2, "batch_size": 8, "lr": 1e-2, "seed": 3}
+        options |= changes
+        examples = options.pop("examples", tiny.examples(30))
+        return survey(examples, out=tmp_path / out, **options)
+
+    return run
+
+
+class Killed(Exception):
+    pass
+
+
+def dying(stage: str, step: int, how: type[BaseException] = Killed) -> Callable[[str, Progress], None]:
+    def die(now: str, progress: Progress) -> None:
+        if now == stage and progress.step >= step:
+            raise how
+
+    return die
+
+
+def test_every_row_is_mapped_and_what_was_on_the_way_is_cleared_away(mapped: Quick) -> None:
+    done = mapped()
+    assert sorted(p.name for p in done.folder.iterdir()) == [
+        "datamap.parquet",
+        "label_issues.csv",
+        "log.jsonl",
+        "metrics.json",
+        "run.toml",
+    ]
+    examples = tiny.examples(30)
+    table = pq.read_table(done.folder / "datamap.parquet")
+    assert table["id"].to_pylist() == examples.ids
+    assert table["observations"].to_pylist() == [2] * 30
+    assert done.dynamics.labels.tolist() == examples.labels.tolist()
+    assert done.figures == json.loads((done.folder / "metrics.json").read_text())
+    assert done.figures["label_issues"] == label_issues(done.dynamics).flagged.sum()
+    assert done.kept is None
+
+
+def test_flipped_labels_are_found(checkpoint: Any, tmp_path: Path) -> None:
+    from sklearn.metrics import average_precision_score
+
+    texts, labels = tiny.texts(240)
+    flipped = np.zeros(240, dtype=bool)
+    flipped[np.random.default_rng(0).choice(240, 24, replace=False)] = True
+    noisy = [tiny.LABELS[(tiny.LABELS.index(k) + 1) % 3] if f else k for k, f in zip(labels, flipped, strict=True)]
+    settings: dict[str, Any] = {"epochs": 6, "batch_size": 8, "lr": 5e-3}
+    done = survey(Examples.from_texts(texts, noisy), out=tmp_path / "map", model=str(checkpoint("bert")), **settings)
+    issues = label_issues(done.dynamics)
+    assert average_precision_score(flipped, issues.score) > 0.6  # chance: 0.1
+    assert issues.flagged[flipped].mean() > 0.5
+    right = issues.suggested[flipped & issues.flagged] == [
+        tiny.LABELS.index(k) for k, f in zip(labels, flipped & issues.flagged, strict=True) if f
+    ]
+    assert right.mean() > 0.8
+
+
+def test_the_filter_judges_easy_samples_alone_by_two_runs_with_other_threshold_samples(mapped: Quick) -> None:
+    done = mapped(filtered=True, epochs=3)
+    easy, _ = easy_and_ambiguous(done.dynamics)
+    assert done.kept is not None
+    assert set(np.flatnonzero(~done.kept)) <= set(easy)
+    assert done.figures["dropped_by_filter"] == (~done.kept).sum()
+    assert pq.read_table(done.folder / "datamap.parquet")["kept"].to_pylist() == done.kept.tolist()
+    runs = [Dynamics.load(done.folder / f"threshold-{turn}" / "dynamics.parquet") for turn in (1, 2)]
+    fakes = [set(np.flatnonzero(run.labels == 3)) for run in runs]
+    assert all(fakes)
+    assert not fakes[0] & fakes[1]
+    assert fakes[0] | fakes[1] <= set(easy)
+    assert [len(fake) for fake in fakes] == [len(easy) // 4] * 2
+    # The first run judges all but its own threshold samples, which the second does.
+    for run, fake, judged in zip(runs, fakes, (set(easy) - fakes[0], fakes[0]), strict=True):
+        cut = np.percentile(run.aum[sorted(fake)], 80)
+        assert [done.kept[row] for row in sorted(judged)] == [run.aum[row] >= cut for row in sorted(judged)]
+    assert sorted(p.name for p in (done.folder / "threshold-1").iterdir()) == ["dynamics.parquet", "log.jsonl"]
+
+
+def test_a_lower_percentile_keeps_more(mapped: Quick) -> None:
+    strict, lax = (mapped(str(k), examples=tiny.examples(60), filtered=True, percentile=k, epochs=6) for k in (99, 1))
+    assert strict.kept is not None
+    assert lax.kept is not None
+    assert (strict.kept <= lax.kept).all()
+    assert strict.kept.sum() < lax.kept.sum()
+
+
+@pytest.mark.usefixtures("often")
+@pytest.mark.parametrize(
+    ("stage", "step"), [("mapping", 2), ("mapping", 5), ("threshold run 1", 1), ("threshold run 2", 6)]
+)
+def test_a_map_that_was_killed_goes_on_to_the_same_result(
+    mapped: Quick, outcome: Any, stage: str, step: int, tmp_path: Path
+) -> None:
+    whole = outcome(mapped("whole", filtered=True).folder)
+    with pytest.raises(Killed):
+        mapped(filtered=True, checkpoint_minutes=0, on_progress=dying(stage, step))
+    assert not (tmp_path / "map" / "metrics.json").exists()
+    seen: list[str] = []
+    again = mapped(filtered=True, on_progress=lambda now, _: seen.append(now))
+    assert seen[0] == stage
+    assert outcome(again.folder) == whole
+
+
+@pytest.mark.usefixtures("often")
+def test_ctrl_c_saves_first(mapped: Quick, outcome: Any) -> None:
+    with pytest.raises(Interrupted, match="stopped at step 3 of 8, saved"):
+        mapped(on_progress=dying("mapping", 3, KeyboardInterrupt))
+    assert outcome(mapped().folder) == outcome(mapped("whole").folder)
+
+
+def test_a_map_is_finished_only_when_all_that_belongs_to_it_is_written(mapped: Quick, outcome: Any) -> None:
+    def full(_: Survey) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        mapped(on_done=full)
+    told: list[Survey] = []
+    assert outcome(mapped(on_done=told.append).folder) == outcome(mapped("whole").folder)
+    assert len(told) == 1
+
+
+def test_a_finished_or_another_map_is_not_touched(mapped: Quick, tree: Any, tmp_path: Path) -> None:
+    mapped()
+    before = tree(tmp_path)
+    with pytest.raises(InputError, match="holds this very run, finished"):
+        mapped()
+    with pytest.raises(InputError, match=r"holds a different run \(lr was 0.01, is 0.02\)"):
+        mapped(lr=2e-2)
+    with pytest.raises(InputError, match="filtered was False, is True"):
+        mapped(filtered=True)
+    assert tree(tmp_path) == before
+
+
+CHOICES = tiny.examples(30, kind="choices")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 0}, "--epochs must be at least 1"),
+        ({"max_length": 1}, "--max-length must be at least 2"),
+        ({"max_length": 2}, "leaves no room for text"),
+        ({"model": "no/such-model-here"}, "no/such-model-here"),
+        ({"filtered": True, "examples": CHOICES}, "multiple-choice data has none"),
+        ({"filtered": True, "percentile": 100}, "--percentile must be between 0 and 100"),
+        ({"filtered": True, "percentile": float("nan")}, "--percentile must be between 0 and 100"),
+        ({"filtered": True, "examples": tiny.examples(9)}, "9 rows are too few for --filter"),
+        ({"examples": Examples.from_texts(["a", "b"], ["x", "x"])}, "nothing to learn"),
+        ({"examples": Examples.from_texts(["a", "b"])}, "has unlabelled rows"),
+    ],
+)
+def test_what_cannot_be_mapped_is_refused_and_nothing_is_left(
+    mapped: Quick, tmp_path: Path, changes: Any, message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        mapped(**changes)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_map_that_fails_before_anything_is_saved_leaves_nothing(
+    mapped: Quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr("calmix.training.stepping.Stepper.step", fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        mapped()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["pair", "choices"])
+def test_pairs_and_choices_are_mapped(mapped: Quick, checkpoint: Any, kind: str) -> None:
+    model = str(checkpoint("bert", choices=kind == "choices"))
+    done = mapped(examples=tiny.examples(30, kind=kind), model=model)
+    assert (done.dynamics.observations == 2).all()
+
+
+def test_a_dozen_rows_of_three_classes_can_be_filtered(mapped: Quick) -> None:
+    done = mapped(examples=tiny.examples(12), filtered=True)
+    assert done.kept is not None
+    assert len(done.kept) == 12
