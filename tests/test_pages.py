@@ -1,4 +1,4 @@
-"""The pages about recipes: their code runs, and their tables are those of the code."""
+"""The pages about recipes and maps: their code runs, and their tables are those of the code."""
 
 import csv
 import re
@@ -17,6 +17,7 @@ from calmix.mixing import RECIPES, Recipe, choose, choosing, options_of
 DOCS = Path(__file__).parents[1] / "docs"
 RECIPES_PAGE = (DOCS / "recipes.md").read_text(encoding="utf-8")
 METHOD_PAGE = (DOCS / "your-own-method.md").read_text(encoding="utf-8")
+MAP_PAGE = (DOCS / "map.md").read_text(encoding="utf-8")
 
 
 def _blocks(page: str, language: str) -> list[str]:
@@ -29,7 +30,8 @@ def desk(checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     """A folder with `train.csv` and `my.py`, a tiny model for `minilm`, and the names a loop of one's own has."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("calmix.training.pipeline.resolve", lambda _name: str(checkpoint("bert")))
+    for place in ("pipeline", "surveying"):
+        monkeypatch.setattr(f"calmix.training.{place}.resolve", lambda _name: str(checkpoint("bert")))
     with (tmp_path / "train.csv").open("w", newline="") as out:
         writer = csv.writer(out)
         writer.writerow(["text", "label"])
@@ -58,7 +60,7 @@ def test_the_python_of_a_page_runs(desk: dict[str, Any], page: str) -> None:
 
 
 @pytest.mark.usefixtures("desk")
-@pytest.mark.parametrize("page", [RECIPES_PAGE, METHOD_PAGE], ids=["recipes", "your-own-method"])
+@pytest.mark.parametrize("page", [RECIPES_PAGE, METHOD_PAGE, MAP_PAGE], ids=["recipes", "your-own-method", "map"])
 def test_the_commands_of_a_page_run(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from calmix.cli import main
 

@@ -16,7 +16,7 @@ from calmix.training import survey
 def mapped(files: Any, checkpoint: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A map of the training file, with a filter."""
     out = tmp_path_factory.mktemp("mapped") / "map"
-    settings: dict[str, Any] = {"epochs": 4, "batch_size": 8, "lr": 5e-3, "filtered": True, "percentile": 99.0}
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 8, "lr": 1e-3, "filtered": True, "percentile": 99.0}
     survey(read_examples(files["train"]), out=out, model=str(checkpoint("bert")), **settings)
     return out
 

@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
+from calmix.dynamics import Dynamics
 from calmix.mixing import RECIPES, choose, fill_tokens
 from calmix.models import encode, load_for_training
+from calmix.training import train
 from calmix.training.batches import epoch_steps, training_set
 from calmix.training.optimising import adamw
 from calmix.training.stepping import Stepper
@@ -55,3 +59,30 @@ def test_captured_steps_give_the_losses_and_weights_of_plain_ones(recipe: str, c
     assert graphs > 0
     torch.testing.assert_close(torch.tensor(captured_losses), torch.tensor(losses), rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(captured_weights, weights, rtol=1e-2, atol=1e-3)
+
+
+def recorded(folder: Path, out: Path, *, capture: bool, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Dynamics:
+    """Return the dynamics of a run of four epochs whose steps are captured, or not."""
+    with monkeypatch.context() as patch:
+        if not capture:
+            patch.setattr("calmix.training.stepping.Captures", lambda _generator: None)
+        examples, dev = tiny.examples(96), tiny.examples(12, seed=1)
+        train(examples, dev=dev, model=folder, out=out, epochs=4, batch_size=16, lr=1e-3, precision="fp32", **options)
+    return Dynamics.load(out / "datamap.parquet")
+
+
+@pytest.mark.parametrize("options", [{}, {"recipe": "tdmixup", "online": True}, {"recipe": "aum-saliency"}])
+def test_captured_steps_record_what_plain_ones_do(
+    options: dict[str, Any], checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, captured = (
+        recorded(checkpoint("bert"), tmp_path / str(c), capture=c, monkeypatch=monkeypatch, **options)
+        for c in (False, True)
+    )
+    if "online" not in options:  # renewed regions may differ by a sample at the edge
+        assert captured.observations.tolist() == plain.observations.tolist()
+        np.testing.assert_allclose(captured.confidence, plain.confidence, atol=1e-2)
+        np.testing.assert_allclose(captured.aum, plain.aum, atol=5e-2)
+    assert captured.epochs == 4
+    assert (captured.observations >= 1).all()
+    assert captured.labels.tolist() == tiny.examples(96).labels.tolist()

@@ -180,5 +180,5 @@ def test_only_guided_recipes_take_dynamics(tmp_path: Path) -> None:
     known: Any = check_guided(guided, tmp_path, False, examples)
     assert len(known.dynamics) == 12
     for arguments in ((plain, tmp_path, False), (plain, None, True), (guided, tmp_path, True)):
-        with pytest.raises(InputError, match="--dynamics|--online"):
+        with pytest.raises(InputError, match=r"--dynamics|--online"):
             check_guided(*arguments, examples)
