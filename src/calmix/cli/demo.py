@@ -40,7 +40,7 @@ def demo(
                 model=model,
                 recipe=recipe,
                 epochs=epochs,
-                lr=1e-4,
+                lr=2e-4,
                 seed=seed,
                 out=out / recipe,
                 on_progress=bar,
