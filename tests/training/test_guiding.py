@@ -19,7 +19,7 @@ from calmix.data import Examples
 from calmix.dynamics import Dynamics
 from calmix.errors import InputError
 from calmix.recipes import Recipe, Step, clean
-from calmix.training import Progress, train
+from calmix.training import Progress, survey, train
 from calmix.training.guiding import Guidance
 from calmix.training.optimising import learning_rate
 
@@ -277,6 +277,26 @@ def test_an_epoch_that_is_shorter_takes_the_same_share_of_the_learning_rate(
         np.testing.assert_allclose(share, 12 * epoch + 12 * np.arange(len(share)) / len(share))
 
 
+@pytest.mark.usefixtures("often")
+def test_progress_counts_the_steps_that_are_left_as_epochs_change(quick: Any) -> None:
+    told: list[Progress] = []
+    settings: dict[str, Any] = {"train": tiny.examples(48), "epochs": 3, "batch_size": 4, "on_progress": told.append}
+    quick(recipe="tdmixup", online=True, **settings)
+    assert [p.steps for p in told] == [36] * 13 + [28] * 18
+    assert told[-1].step == told[-1].steps
+
+
+@pytest.mark.parametrize(("options", "steps"), [({}, 12), ({"online": True}, 6), ({"dynamics": "PLAIN"}, 6)])
+def test_a_dry_run_counts_the_run_that_is_made_first(
+    quick: Any, tmp_path: Path, tree: Any, options: dict[str, Any], steps: int
+) -> None:
+    if "dynamics" in options:
+        options = {"dynamics": quick("plain").folder}
+    before = tree(tmp_path)
+    assert quick(recipe="tdmixup", dry_run=True, **options).metrics["steps"] == steps
+    assert tree(tmp_path) == before
+
+
 # Corners
 
 
@@ -382,7 +402,9 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def run_all(model: Path, out: Path) -> None:
-    """Train each of `RUNS` on 27 rows, whose last batch has 3: what each process is started for."""
+    """Map, and train each of `RUNS` on, 27 rows, whose last batch has 3: what each process is started for."""
+    settings: dict[str, Any] = {"epochs": 2, "lr": 1e-2, "batch_size": 8}
+    survey(tiny.examples(27), model=str(model), out=out / "map", filtered=True, **settings)
     for name, run in RUNS.items():
         train(tiny.examples(27), dev=tiny.examples(11, seed=1), model=model, out=out / name, **SETTINGS, **run)
 
@@ -401,6 +423,8 @@ def test_two_processes_record_what_one_does(calm: Path, tmp_path: Path) -> None:
     for name in ("online", "two"):
         assert recorded(tmp_path / "two" / name).epochs == 2
     assert (tmp_path / "two" / "two" / "dynamics" / "datamap.parquet").is_file()
+    maps = [recorded(tmp_path / name / "map") for name in ("one", "two")]
+    assert_same_dynamics(*maps, rtol=1e-4, atol=1e-4)
 
 
 if __name__ == "__main__":

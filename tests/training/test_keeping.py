@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -96,6 +97,19 @@ def test_a_checkpoint_is_due_after_so_many_minutes(tmp_path: Path, monkeypatch: 
     keeper.run.step = 2
     keeper.save_if_due()
     assert not (tmp_path / "checkpoints" / "step-00000002").exists()
+
+
+def test_with_several_processes_an_epoch_is_saved_at_its_end_alone(tmp_path: Path) -> None:
+    """In the middle of it, nobody knows what all have recorded."""
+    keeper = keeper_for(nn.Linear(1, 1), tmp_path)
+    keeper.stepper.guidance = SimpleNamespace(past=1, tensors=lambda: {"a": torch.ones(1)})  # type: ignore[assignment]
+    keeper.run.step, keeper.run.batch = 5, 2
+    assert not keeper.save()
+    keeper.save_if_due()
+    assert list(tmp_path.iterdir()) == []
+    keeper.run.batch = 0
+    keeper.save_if_due()
+    assert (tmp_path / "checkpoints" / "step-00000005" / "guidance.safetensors").is_file()
 
 
 def test_the_log_has_a_line_for_each_epoch(tmp_path: Path) -> None:

@@ -60,6 +60,12 @@ def test_a_run_killed_after_a_saved_epoch_goes_on_from_there(quick: Any, outcome
     assert outcome(run.folder) == whole
 
 
+def test_a_checkpoint_that_is_due_is_saved_at_an_epochs_end_at_the_latest(quick: Any, tmp_path: Path) -> None:
+    with pytest.raises(Killed):
+        quick(**THREE_EPOCHS, checkpoint_minutes=0, on_progress=dying_at(6))
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000003"]
+
+
 @pytest.mark.usefixtures("often")
 def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(quick: Any, outcome: Any, whole: Any) -> None:
     for step in (2, 4, 5, 8):

@@ -114,6 +114,8 @@ def fit(
             while run.epoch < epochs:
                 model.train()
                 batches = list(layout(run.epoch))
+                # As far as can be told: epochs may become shorter or longer as regions are renewed.
+                steps = run.step - run.batch + (epochs - run.epoch) * len(batches)
                 for parts in batches[run.batch :]:
                     settled = False
                     # An epoch of another length (regions renewed) takes the same share of the schedule.

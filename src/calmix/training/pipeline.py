@@ -211,6 +211,9 @@ def train(
         rows = {name: len(examples) for name, examples in sets.named().items()}
         if dry_run:
             cost = _rehearsed(network, data, method, accelerator, fill, hyper)
+            if method.guide is not None and known is None and not online:
+                # The plain run before it takes as much again.
+                cost |= {name: 2 * cost[name] for name in ("steps", "seconds")}
             return Run(folder, {"dry_run": True, "rows": rows, "labels": sets.train.label_names, "notes": notes} | cost)
         if accelerator.is_main_process:
             # Until something is saved, a run that fails leaves nothing behind.
