@@ -1,5 +1,6 @@
 """One process or several: how each is set up, and what the main one decides for all."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -21,6 +22,7 @@ __all__ = [
     "processes",
     "start_trackers",
     "unwrap",
+    "wrap",
 ]
 
 Precision = Literal["auto", "fp32", "bf16"]
@@ -82,6 +84,15 @@ def precision_for(asked: Precision) -> str:
     if asked == "auto":
         return "bf16" if not _on_cpu() and torch.cuda.is_available() and torch.cuda.is_bf16_supported() else "fp32"
     return asked
+
+
+def wrap(model: nn.Module, accelerator: Accelerator) -> nn.Module:
+    """Return the model as it is to be called: in lower precision, and with others, as the accelerator has it."""
+    with warnings.catch_warnings():
+        # Newer versions of torch have another name for this option, which those we support do not all know.
+        warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
+        wrapped: nn.Module = accelerator.prepare_model(model)
+    return wrapped
 
 
 def unwrap(model: nn.Module) -> None:

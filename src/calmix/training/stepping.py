@@ -14,6 +14,7 @@ from calmix.models import anatomy
 from calmix.training.batches import Part, TrainingSet, seed_for
 from calmix.training.capturing import Captures
 from calmix.training.guiding import Guidance
+from calmix.training.launching import wrap
 from calmix.training.optimising import set_learning_rate, step_unless_bad
 
 __all__ = ["Stepper"]
@@ -45,7 +46,7 @@ class Stepper:
         self.optimizer, self.fill, self.seed, self.clip = optimizer, fill, seed, clip or float("inf")
         self.guidance = guidance
         self.parts, self.variants = anatomy(model), recipe.variants(model)
-        self.wrapped = accelerator.prepare_model(model)
+        self.wrapped = wrap(model, accelerator)
         self.generator = torch.Generator(device)
         # Summed over the whole epoch, in one order, however often it is read: a resumed run logs the same bits.
         self.loss = torch.zeros((), device=device, dtype=torch.float32 if device.type == "mps" else torch.float64)
