@@ -66,11 +66,6 @@ class Guidance:
         """Return what has been recorded up to the end of the last epoch."""
         return (self.recorder if self.past is None else self.past).dynamics(**names)
 
-    @property
-    def recorded(self) -> bool:
-        """Whether any sample has been observed."""
-        return bool((self.dynamics().observations > 0).any())
-
     def tensors(self) -> dict[str, Tensor]:
         """Return everything as tensors, to be saved."""
         state = (self.recorder if self.past is None else self.past).state_dict()

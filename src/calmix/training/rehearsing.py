@@ -36,7 +36,7 @@ def rehearse(stepper: Stepper, *, epochs: int, batch_size: int, accumulate: int,
             tokens, seconds = tokens + sizes[number], seconds + time.perf_counter() - began
     return {
         "steps": epochs * len(batches),
-        "seconds": round(epochs * sum(sizes) * seconds / tokens, 1),
+        "seconds": round(epochs * sum(sizes) * seconds / tokens, 3),
         "memory_bytes": _peak(),
     }
 
