@@ -84,3 +84,24 @@ def test_seeds_differ_with_every_number() -> None:
     assert len(seeds) == 300
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert seed_for(1, 2) == seed_for(1, 2)
+
+
+def test_each_part_and_each_process_gets_some_of_both_halves_of_a_two_sided_batch() -> None:
+    data, side = packed(40), np.arange(40) % 2
+    for world, accumulate in ((1, 4), (2, 2)):
+        for rank in range(world):
+            steps = epoch_steps(
+                data,
+                choose("aum-saliency"),
+                0,
+                batch_size=16,
+                accumulate=accumulate,
+                seed=0,
+                rank=rank,
+                world=world,
+                signals={"side": side},
+            )
+            for parts in list(steps):
+                for part in parts:
+                    if part.batch == 16:
+                        assert set(side[part.rows.numpy()]) == {0, 1}

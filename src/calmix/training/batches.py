@@ -107,7 +107,9 @@ def epoch_steps(
         mine = np.arange(start, stop)[rank::world]
         # A process without a row must still take part in the exchange of gradients.
         idle = len(mine) == 0
-        shares = [np.arange(start, start + 1)] if idle else np.array_split(mine, min(accumulate, len(mine)))
+        # Every so many-th row: a batch may have its easy half first, and each part should have some of both.
+        cut = min(accumulate, len(mine))
+        shares = [np.arange(start, start + 1)] if idle else [mine[i::cut] for i in range(cut)]
         step = [_part(data, share, batch[share - start], order, len(batch)) for share in shares]
         step[-1] = Part(step[-1].rows, step[-1].width, step[-1].choices, True, len(batch), not idle)
         yield step
