@@ -16,9 +16,19 @@ def test_a_calibrated_copy_is_written_and_predicts(
     assert ended.code == 0, ended.err
     assert ended.out.endswith("model: new\n")
     assert ("only calmix applies it" in ended.err) is (method != "temperature")
+    assert "fit: these rows chose the correction" in ended.err
     assert calmix("predict", "new", files["texts"]).code == 0
     assert sorted(p.name for p in place.iterdir()) == ["new"]
     assert tree(trained) == before
+
+
+@pytest.mark.parametrize("method", ["temperature", "histogram"])
+def test_a_changed_accuracy_is_told(calmix: Any, trained: Path, files: Any, place: Path, method: str) -> None:
+    found = json.loads(calmix("calibrate", trained, files["test"], "--out", "a", "--method", method, "--json").out)
+    before, after = (found["splits"]["fit"][when]["accuracy"] for when in ("before", "after"))
+    ended = calmix("calibrate", trained, files["test"], "--out", "b", "--method", method)
+    line = f"fit: {method} changes predictions, accuracy goes from {before:.1%} to {after:.1%}\n"
+    assert (line in ended.out) is (method == "histogram")
 
 
 @pytest.mark.parametrize("method", ["temperature", "isotonic"])

@@ -17,6 +17,11 @@ def test_what_is_no_pair_is_refused_with_the_options_name(words: list[str]) -> N
         pairs(words, "--set")
 
 
+def test_a_file_without_a_name_is_told_what_the_option_takes() -> None:
+    with pytest.raises(InputError, match="--ood takes NAME=FILE, not 'tweets'"):
+        named_files(["tweets"])
+
+
 def test_names_of_files_are_plain() -> None:
     assert named_files(["tweets-2.x_y=a b.csv"]) == {"tweets-2.x_y": "a b.csv"}
     for bad in ("../x=f", "a/b=f", ".x=f", "a b=f"):

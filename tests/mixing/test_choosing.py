@@ -179,6 +179,11 @@ def test_an_unknown_recipe_is_met_with_those_there_are() -> None:
     assert str(caught.value).endswith("back-translation)")
 
 
+def test_a_file_alone_is_asked_for_its_function() -> None:
+    with pytest.raises(InputError, match=r"my\.py: say which of its functions makes the recipe, as my\.py:FUNCTION"):
+        choose("my.py")
+
+
 def test_the_papers_mixup_is_met_with_its_name_here() -> None:
     with pytest.raises(InputError, match=r"did you mean input-mixup\?$"):
         choose("mixup")

@@ -64,8 +64,13 @@ def calibrate(
         print_json({"folder": str(out), **figures})
         return
     figures_table(figures["splits"])
+    for name, found in figures["splits"].items():
+        before, after = found["before"]["accuracy"], found["after"]["accuracy"]
+        if before != after:
+            print(f"{name}: {method.value} changes predictions, accuracy goes from {before:.1%} to {after:.1%}")
     for line in guarantee_lines(figures):
         print(line)
+    note("fit: these rows chose the correction, so they flatter it; judge it on others with `calmix evaluate`")
     if method is not _Method.temperature:
         note(f"{method.value} cannot go into the weights: it is in {out / 'calmix.json'}, and only calmix applies it")
     print(f"model: {out}")

@@ -7,13 +7,13 @@ from calmix.errors import InputError
 __all__ = ["named_files", "pairs", "weights"]
 
 
-def pairs(words: Sequence[str], option: str) -> dict[str, str]:
-    """Return KEY=VALUE words as a dictionary."""
+def pairs(words: Sequence[str], option: str, form: str = "KEY=VALUE") -> dict[str, str]:
+    """Return KEY=VALUE words as a dictionary; `form` is what the option calls them."""
     found: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not (equals and key.strip()):
-            raise InputError(f"{option} takes KEY=VALUE, not {word!r}")
+            raise InputError(f"{option} takes {form}, not {word!r}")
         if key.strip() in found:
             raise InputError(f"{option} gives {key.strip()!r} twice")
         found[key.strip()] = value.strip()
@@ -22,7 +22,7 @@ def pairs(words: Sequence[str], option: str) -> dict[str, str]:
 
 def named_files(words: Sequence[str]) -> dict[str, str]:
     """Return NAME=FILE words as a dictionary; a name becomes part of file names, so it must be a plain one."""
-    found = pairs(words, "--ood")
+    found = pairs(words, "--ood", "NAME=FILE")
     for name in found:
         if not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
             raise InputError(f"--ood: {name!r} must be letters, digits, '-', '_' or '.' (it names a file of figures)")

@@ -87,7 +87,10 @@ def train(
         int, typer.Option(help="Parts to cut a batch into, to save memory.", rich_help_panel=_TRAINING)
     ] = 1,
     gradient_checkpointing: Annotated[
-        bool, typer.Option(help="Recompute activations, to save memory.", rich_help_panel=_TRAINING)
+        bool,
+        typer.Option(
+            "--gradient-checkpointing", help="Recompute activations, to save memory.", rich_help_panel=_TRAINING
+        ),
     ] = False,
     precision: Annotated[
         _Precision, typer.Option(help="auto: bf16 on GPUs that have it.", rich_help_panel=_TRAINING)

@@ -94,6 +94,8 @@ def _maker(name: str) -> Callable[..., Recipe]:
     if name in RECIPES:
         return RECIPES[name]
     place, colon, function = name.rpartition(":")
+    if not colon and name.endswith(".py"):
+        raise InputError(f"{name}: say which of its functions makes the recipe, as {name}:FUNCTION")
     if not colon:
         # What papers call mixup would else be taken for the most alike name.
         close = ["input-mixup"] if name == "mixup" else difflib.get_close_matches(name, RECIPES, n=1)
