@@ -304,3 +304,9 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert done.stderr == ""
+
+
+def test_a_word_that_is_no_choice_is_met_with_those_there_are(calmix: Any) -> None:
+    ended = calmix("train", "good.csv", "--schedule", "cosine")
+    assert (ended.code, ended.out) == (2, "")
+    assert "'--schedule': 'cosine' is not one of 'linear', 'constant' (see" in ended.err

@@ -266,6 +266,13 @@ def test_a_file_is_not_a_model(tmp_path: Path) -> None:
         load_trained(file)
 
 
+@pytest.mark.parametrize("name", ["./run", "../run", "/no/run", "~/run", "runs/old/model"])
+def test_a_path_that_leads_nowhere_is_not_looked_for_on_the_hub(name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_for_training(name, label_names=NAMES)
+    assert str(caught.value) == f"{name}: no such folder"
+
+
 def test_a_name_that_leads_nowhere_gets_one_line() -> None:
     with pytest.raises(InputError, match="neither a folder here nor a model") as caught:
         load_for_training("nobody/nothing", label_names=NAMES)

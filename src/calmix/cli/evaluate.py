@@ -47,7 +47,9 @@ def evaluate(
     )
     for name, (probs, labels, table) in sources.items():
         if group is not None and group not in table.column_names:
-            raise InputError(f"{name}: has no column {group!r} (columns: {', '.join(table.column_names)})")
+            raise InputError(
+                f"{name}: has no column {group!r} to group by (there are: {', '.join(table.column_names)})"
+            )
         try:
             found: dict[str, Any] = measure(probs, labels, bins=bins)
         except InputError as error:

@@ -105,7 +105,8 @@ def _message(error: Any) -> str:
     if not isinstance(error, _UsageError):
         return str(error.format_message() if isinstance(error, _ClickError) else error)
     context = getattr(error, "ctx", None)
-    return f"{error.format_message()} (see {context.command_path if context is not None else 'calmix'} --help)"
+    words = error.format_message().replace("Value error, ", "").removesuffix(".")
+    return f"{words} (see {context.command_path if context is not None else 'calmix'} --help)"
 
 
 @contextmanager

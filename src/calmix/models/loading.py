@@ -174,6 +174,8 @@ def _config(name: str) -> Any:
                     ".save_pretrained('DIR')\""
                 )
             raise InputError(f"{name}: has no .safetensors weights beside its config.json")
+    elif name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise InputError(f"{name}: no such folder")  # nor a name the hub could know
     try:
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # odd values meet no checks
