@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import calmix as package
+from calmix.cli.main import _terminable
 from calmix.errors import InputError, TrainingError
 
 # What is wrong, as a command line in which {name} is one of the files below. Every one of them must end in
@@ -310,3 +311,12 @@ def test_a_word_that_is_no_choice_is_met_with_those_there_are(calmix: Any) -> No
     ended = calmix("train", "good.csv", "--schedule", "cosine")
     assert (ended.code, ended.out) == (2, "")
     assert "'--schedule': 'cosine' is not one of 'linear', 'constant' (see" in ended.err
+
+
+def test_a_background_job_that_ignores_ctrl_c_can_be_terminated() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt), _terminable():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -115,7 +116,14 @@ def _terminable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        # Shells start background jobs with Ctrl-C ignored: there it would stop nothing.
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            signal.default_int_handler(number, frame)
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
