@@ -16,7 +16,7 @@ _RECIPES = ("erm", "input-mixup")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the two runs.")] = Path("demo-run"),
     model: Annotated[str, typer.Option(help="Pretrained encoder.")] = "minilm",
-    epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 4,
+    epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 3,
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
