@@ -122,3 +122,13 @@ def test_texts_may_come_as_an_array(checkpoint: Any) -> None:
     classifier = load(checkpoint("bert"))
     assert classifier.predict(np.array(TEXTS)) == classifier.predict(np.array(TEXTS, dtype=object))
     assert classifier.predict(np.array(TEXTS)) == classifier.predict(TEXTS)
+
+
+def test_a_model_trained_on_pairs_refuses_single_texts_and_the_reverse(checkpoint: Any) -> None:
+    from calmix.models import KIND
+
+    for trained_on, other in (("pair", ["one text"]), ("text", [("a text", "another")])):
+        classifier = load(checkpoint("bert"))
+        setattr(classifier.model.config, KIND, trained_on)
+        with pytest.raises(InputError, match="was trained on"):
+            classifier.predict_proba(other)

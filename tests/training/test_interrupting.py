@@ -50,3 +50,21 @@ def test_another_thread_than_the_main_one_holds_nothing() -> None:
 
 def test_an_interrupted_run_is_a_keyboard_interrupt() -> None:
     assert issubclass(Interrupted, KeyboardInterrupt)
+
+
+def test_sigterm_is_held_where_somebody_handles_it_even_if_ctrl_c_is_ignored() -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: None), signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupts_held() as interrupted:
+            signal.raise_signal(signal.SIGTERM)
+            assert interrupted()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
+
+
+def test_sigterm_is_left_to_end_the_process_where_nobody_handles_it() -> None:
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    with interrupts_held():
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

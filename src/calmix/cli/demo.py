@@ -88,13 +88,13 @@ def _print(figures: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("data", "recipe", "temperature"):
+    for name in ("messages", "recipe", "scaled"):
         table.add_column(name)
-    for name in ("accuracy", "ECE", "OE", "NLL", "distance to truth"):
+    for name in ("accuracy", "ECE", "OE", "NLL", "to truth"):
         table.add_column(name, justify="right")
-    for split, shown in (("test", "formal (in domain)"), ("ood-colloquial", "colloquial (out of domain)")):
+    for split, shown in (("test", "formal"), ("ood-colloquial", "colloquial")):
         for recipe, found in figures.items():
-            for stage, temperature in (("before", "none"), ("after", "fitted on dev")):
+            for stage, temperature in (("before", "no"), ("after", "yes")):
                 f = found[split][stage]
                 table.add_row(
                     shown,
@@ -107,4 +107,9 @@ def _print(figures: dict[str, Any]) -> None:
                     f"{f['truth_distance']:.3f}",
                 )
         table.add_section()
-    Console(highlight=False).print(table)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        "formal: as in training; colloquial: out of domain. scaled: by the temperature fitted on dev. to truth: mean "
+        "distance (total variation) between predicted and true class probabilities."
+    )

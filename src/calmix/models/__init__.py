@@ -2,7 +2,7 @@
 
 from calmix.models.anatomy import Anatomy, anatomy, head_of
 from calmix.models.beside import Beside, read_beside, write_beside
-from calmix.models.classifier import Classifier, load
+from calmix.models.classifier import KIND, Classifier, load
 from calmix.models.encoding import Packed, counts_from_padding, encode, usable_length
 from calmix.models.folding import fold, folded_temperature
 from calmix.models.loading import (
@@ -18,6 +18,7 @@ from calmix.models.predicting import predict_logits
 from calmix.models.sites import Edit, Site, head_input, last_tokens, pooled, rewriting, site_of_layer
 
 __all__ = [
+    "KIND",
     "Anatomy",
     "Beside",
     "Classifier",

@@ -19,7 +19,11 @@ from calmix.models.encoding import encode, usable_length
 from calmix.models.loading import is_multiple_choice, label_names_of, load_trained
 from calmix.models.predicting import predict_logits
 
-__all__ = ["Classifier", "load"]
+__all__ = ["KIND", "Classifier", "load"]
+
+KIND = "calmix_kind"
+"""Where a config keeps what the model was trained on: `text` or `pair`. Others' models do not say."""
+_WORDS = {"text": "single texts", "pair": "pairs of texts (see --text-b)"}
 
 Text = str | tuple[str, str] | tuple[str, Sequence[str]]
 
@@ -44,6 +48,12 @@ class Classifier:
             wants = "texts with choices" if self.multiple_choice else "plain texts or pairs"
             raise InputError(
                 f"{examples.source or 'the data'}: holds {examples.kind} data, but this model reads {wants}"
+            )
+        trained_on = getattr(self.model.config, KIND, examples.kind)
+        if trained_on != examples.kind:
+            raise InputError(
+                f"{examples.source or 'the data'}: holds {_WORDS[examples.kind]}, but this model was trained on "
+                f"{_WORDS[trained_on]}"
             )
         limit = usable_length(self.tokenizer, self.model.config, None)
         return predict_logits(self.model, encode(examples, self.tokenizer, max_length=limit), progress=progress)

@@ -177,7 +177,8 @@ def _config(name: str) -> Any:
     elif name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"{name}: no such folder")  # nor a name the hub could know
     try:
-        return AutoConfig.from_pretrained(name, trust_remote_code=False)
+        with _quiet():
+            return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # odd values meet no checks
         if folder.is_dir():
             raise InputError(f"{name}: its config.json cannot be used ({_line(error)})") from None
@@ -253,12 +254,16 @@ def _quiet() -> Iterator[None]:
     from transformers.utils import logging as hf
 
     before, bar = hf.get_verbosity(), hf.is_progress_bar_enabled()
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(logging.CRITICAL)  # it tells of every attempt to reach the hub
     hf.set_verbosity(logging.ERROR)
     hf.disable_progress_bar()
     try:
         yield
     finally:
         hf.set_verbosity(before)
+        hub.setLevel(level)
         if bar:
             hf.enable_progress_bar()
 

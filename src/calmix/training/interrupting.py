@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 __all__ = ["Interrupted", "interrupts_held"]
 
@@ -18,7 +19,8 @@ def interrupts_held() -> Iterator[Callable[[], bool]]:
     """Hold back the first Ctrl-C inside the block and yield what tells whether there was one; a second goes through.
 
     Only in the main thread, where signals arrive, and only where Python's own handler is in place: whoever has
-    set another knows why.
+    set another knows why. SIGTERM is held where a handler asks for the same (the command line sets one): it is all
+    that reaches a background job, for which shells have Ctrl-C ignored.
     """
     asked = threading.Event()
 
@@ -27,14 +29,14 @@ def interrupts_held() -> Iterator[Callable[[], bool]]:
             signal.default_int_handler(number, frame)
         asked.set()
 
-    ours = (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    )
-    if ours:
-        signal.signal(signal.SIGINT, hold)
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            before[signal.SIGINT] = signal.signal(signal.SIGINT, hold)
+        if callable(signal.getsignal(signal.SIGTERM)):
+            before[signal.SIGTERM] = signal.signal(signal.SIGTERM, hold)
     try:
         yield asked.is_set
     finally:
-        if ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -14,7 +14,7 @@ from torch import nn
 
 from calmix.errors import InputError
 from calmix.mixing import Recipe, choose, fill_tokens
-from calmix.models import Packed, encode, identity, load_for_training, resolve, usable_length
+from calmix.models import KIND, Packed, encode, identity, load_for_training, resolve, usable_length
 from calmix.training.batches import TrainingSet, training_set
 from calmix.training.finishing import finish
 from calmix.training.folder import abandon, begin_run, config_hash, find_run, is_finished, locked
@@ -223,6 +223,8 @@ def train(
         if method.guide is not None and known is None and not online:
             settings = {**hyper, **saving, "gradient_checkpointing": gradient_checkpointing, "on_progress": on_progress}
             settings |= {name: measures[name] for name in ("max_length", "bins")}
+            if on_note is not None and accelerator.is_main_process:
+                on_note(f"first a plain run, for its dynamics: {folder / 'dynamics'}")
             known = _first_run(sets, folder / "dynamics", model, class_weights, decided["precision"], settings)
             # It leaves accelerate's global state as its own.
             accelerator = accelerator_for(decided["precision"], track, folder)
@@ -301,6 +303,8 @@ def _network(
     network, tokenizer = load_for_training(
         pretrained, label_names=sets.train.label_names, choices=sets.train.kind == "choices"
     )
+    if sets.train.kind != "choices":
+        setattr(network.config, KIND, sets.train.kind)
     # Wherever the checkpoint goes, texts are cut where they were cut in training.
     tokenizer.model_max_length = usable_length(tokenizer, network.config, max_length)
     if gradient_checkpointing:

@@ -13,6 +13,9 @@ from calmix.errors import InputError
 
 __all__ = ["ClassWeights", "Sets", "Source", "class_weights_of", "prepare_sets"]
 
+# Below so many rows, a calibration error is noise for the most part.
+_FEW = 200
+
 Source = str | Path | Examples
 ClassWeights = str | Mapping[str, float]
 
@@ -63,6 +66,8 @@ def prepare_sets(
     if guard:
         choose, kept = split_examples(choose, dev_fraction=0.5, seed=seed)
         notes.append(f"guard: {len(kept)} rows of the dev data kept for the guarantee ({len(choose)} stay)")
+    if len(choose) < _FEW:
+        notes.append(f"dev: {len(choose)} rows are few to fit a temperature on: take the scaled figures as rough")
     judged = {} if test is None else {"test": _read(test, columns, like=learn)}
     judged |= {f"ood-{name}": _read(source, columns, like=learn) for name, source in ood.items()}
     notes += hygiene_lines(learn, {"dev": choose, **judged})
