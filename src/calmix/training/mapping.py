@@ -33,27 +33,24 @@ def write_map(folder: Path, dynamics: Dynamics, examples: Examples, kept: NDArra
     if not (dynamics.observations > 0).any():
         return
     write_table(map_table(dynamics, kept), folder / _MAP)
-    issues = label_issues(dynamics).to_table(flagged_only=True)
-    where = {name: row for row, name in enumerate(examples.ids)}
-    rows = pa.array([where[name] for name in issues["id"].to_pylist()], pa.int64())
+    issues = label_issues(dynamics)
+    suspects = issues.to_table(flagged_only=True)
+    rows = pa.array(issues.order[issues.flagged[issues.order]])
     for column in ("text", "text_b", "choices"):
         if column in examples.table.column_names:
-            issues = issues.append_column(column, examples.table[column].take(rows))
-    write_table(issues, folder / _ISSUES)
+            suspects = suspects.append_column(column, examples.table[column].take(rows))
+    write_table(suspects, folder / _ISSUES)
 
 
 def map_table(dynamics: Dynamics, kept: NDArray[np.bool_] | None = None) -> pa.Table:
     """Return the dynamics with each sample's region, and the label it should have had where that looks wrong."""
     issues = label_issues(dynamics)
-    names = {int(region): None if region is Region.NONE else region.name.lower() for region in Region}
-    table = dynamics.to_table()
-    region = pa.array([names[int(code)] for code in regions(dynamics)], pa.string())
-    shown = issues.to_table()
-    suspected = dict(zip(shown["id"].to_pylist(), shown["suggested"].to_pylist(), strict=True))
-    flagged = dict(zip(issues.ids, issues.flagged, strict=True))
-    wrong = [suspected[i] if flagged[i] else None for i in dynamics.ids]
-    table = table.append_column("region", region)
-    table = table.append_column("suspected", pa.array([None if w is None else str(w) for w in wrong], pa.string()))
+    areas = {int(region): None if region is Region.NONE else region.name.lower() for region in Region}
+    region = [areas[int(code)] for code in regions(dynamics)]
+    names = dynamics.label_names or tuple(map(str, range(dynamics.n_classes)))
+    suspected = [names[k] if wrong else None for k, wrong in zip(issues.suggested, issues.flagged, strict=True)]
+    table = dynamics.to_table().append_column("region", pa.array(region, pa.string()))
+    table = table.append_column("suspected", pa.array(suspected, pa.string()))
     return table if kept is None else table.append_column("kept", pa.array(kept))
 
 

@@ -175,6 +175,7 @@ def train(
         sets = replace(sets, train=method.prepare(sets.train))
     weights = class_weights_of(sets.train, class_weights)
     known = check_guided(method, dynamics, online, sets.train)
+    two_runs = method.guide is not None and known is None and not online
     pretrained = resolve(os.fspath(model))
     config = {
         "recipe": recipe_name(recipe),
@@ -211,7 +212,7 @@ def train(
         rows = {name: len(examples) for name, examples in sets.named().items()}
         if dry_run:
             cost = _rehearsed(network, data, method, accelerator, fill, hyper)
-            if method.guide is not None and known is None and not online:
+            if two_runs:
                 # The plain run before it takes as much again.
                 cost |= {name: 2 * cost[name] for name in ("steps", "seconds")}
             return Run(folder, {"dry_run": True, "rows": rows, "labels": sets.train.label_names, "notes": notes} | cost)
@@ -220,7 +221,7 @@ def train(
             held.push(lambda kind, *_: abandon(folder) if kind is not None else None)
             if not resuming:
                 begin_run(folder, config, decided)
-        if method.guide is not None and known is None and not online:
+        if two_runs:
             settings = {**hyper, **saving, "gradient_checkpointing": gradient_checkpointing, "on_progress": on_progress}
             settings |= {name: measures[name] for name in ("max_length", "bins")}
             if on_note is not None and accelerator.is_main_process:

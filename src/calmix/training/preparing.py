@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from calmix.data import Examples, hygiene_lines, read_examples, split_examples
 from calmix.errors import InputError
 
-__all__ = ["ClassWeights", "Sets", "Source", "class_weights_of", "prepare_sets"]
+__all__ = ["ClassWeights", "Sets", "Source", "check_learnable", "class_weights_of", "prepare_sets"]
 
 # Below so many rows, a calibration error is noise for the most part.
 _FEW = 200
@@ -52,10 +52,7 @@ def prepare_sets(
     """Return all data sets of a run, read and checked; without a dev set, one is split off the training set."""
     learn = _read(train, columns)
     names = learn.label_names
-    if learn.kind != "choices" and len(names) < 2:
-        raise InputError(
-            f"{learn.source or 'the training set'}: every row has the same label, {names[0]!r}: nothing to learn"
-        )
+    check_learnable(learn)
     notes = []
     if dev is None:
         learn, choose = split_examples(learn, dev_fraction=dev_fraction, seed=seed)
@@ -75,6 +72,20 @@ def prepare_sets(
     if missing:
         notes.append(f"train: no row left with label {', '.join(missing)}")
     return Sets(learn, choose, kept, judged, notes)
+
+
+def check_learnable(examples: Examples) -> None:
+    """Refuse data to train on whose rows are not all labelled, or all alike."""
+    check_labelled(examples)
+    if examples.kind != "choices" and len(examples.label_names) < 2:
+        where, only = examples.source or "the training set", examples.label_names[0]
+        raise InputError(f"{where}: every row has the same label, {only!r}: nothing to learn")
+
+
+def check_labelled(examples: Examples) -> None:
+    """Refuse data with rows that have no label."""
+    if (examples.labels < 0).any():
+        raise InputError(f"{examples.source or 'the data'}: has unlabelled rows")
 
 
 def class_weights_of(examples: Examples, weights: ClassWeights | None) -> NDArray[np.float64] | None:
@@ -110,8 +121,7 @@ def class_weights_of(examples: Examples, weights: ClassWeights | None) -> NDArra
 def _read(source: Source, columns: Mapping[str, str | None], like: Examples | None = None) -> Examples:
     if isinstance(source, Examples):
         examples = source
-        if (examples.labels < 0).any():
-            raise InputError(f"{examples.source or 'the data'}: has unlabelled rows")
+        check_labelled(examples)
         if like is not None and examples.label_names != like.label_names:
             raise InputError(
                 f"labels differ: {', '.join(examples.label_names)} here, {', '.join(like.label_names)} in training"

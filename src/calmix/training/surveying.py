@@ -30,6 +30,7 @@ from calmix.training.launching import accelerator_for, from_main, precision_for,
 from calmix.training.loop import Progress, fit
 from calmix.training.mapping import write_map
 from calmix.training.optimising import check_hyper
+from calmix.training.preparing import check_learnable
 
 __all__ = ["Survey", "survey"]
 
@@ -116,18 +117,15 @@ def survey(
 
 def _check(examples: Examples, filtered: bool, percentile: float) -> None:
     """Refuse what cannot be mapped, before anything is written."""
-    where, names = examples.source or "the data", examples.label_names
-    if (examples.labels < 0).any():
-        raise InputError(f"{where}: has unlabelled rows")
-    if examples.kind != "choices" and len(names) < 2:
-        raise InputError(f"{where}: every row has the same label, {names[0]!r}: nothing to learn")
+    check_learnable(examples)
     if not filtered:
         return
     if examples.kind == "choices":
         raise InputError("the AUM filter is for classes: multiple-choice data has none to add a false one to")
     if not 0 < percentile < 100:
         raise InputError(f"--percentile must be between 0 and 100, not {percentile}")
-    if int(len(examples) / 3 + 0.5) // (len(names) + 1) == 0:
+    if int(len(examples) / 3 + 0.5) // (len(examples.label_names) + 1) == 0:
+        where = examples.source or "the data"
         raise InputError(f"{where}: {len(examples)} rows are too few for --filter: no threshold sample could be made")
 
 
