@@ -1,6 +1,7 @@
 """Figures of predictions, and that JSON can hold them."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -28,6 +29,18 @@ def test_intervals_hold_the_figures_and_repeat_themselves() -> None:
     for name in ("accuracy", "nll", "brier"):
         assert found[name][0] < figures[name] < found[name][1]
     assert all(low >= 0 for low, _ in found.values())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 80])
+def test_intervals_are_those_of_the_bootstrap(rows: int) -> None:
+    probs, labels = np.round(PROBS, 1)[:rows] + 1e-3, LABELS[:rows]  # confidences that tie, and lie on edges
+    probs /= probs.sum(axis=1, keepdims=True)
+    found = intervals(probs, labels, bins=7, n=50, seed=3)
+    named = {"accuracy": metrics.accuracy, "nll": metrics.nll, "brier": metrics.brier}
+    named |= {name: partial(getattr(metrics, name), bins=7) for name in ("ece", "oe")}
+    for name, metric in named.items():
+        expected = metrics.bootstrap(metric, probs, labels, n=50, generator=3)
+        assert found[name] == pytest.approx([max(0, expected.low), expected.high], abs=1e-12), name
 
 
 def test_groups_are_measured_on_their_own_largest_first() -> None:

@@ -48,6 +48,16 @@ def test_the_folder_holds_predictions_model_card_and_figures(tmp_path: Path, che
     assert (tmp_path / "model" / "README.md").is_file()
 
 
+def test_every_set_has_its_figures_with_intervals_before_and_after(tmp_path: Path, checkpoint: Any) -> None:
+    splits = finished(tmp_path, checkpoint, LOGITS)["splits"]
+    assert list(splits) == ["dev", "test"]
+    for stages in splits.values():
+        assert list(stages) == ["before", "after"]
+        for figures in stages.values():
+            low, high = figures["intervals"]["accuracy"]
+            assert low <= figures["accuracy"] <= high
+
+
 def test_the_figures_are_written_last(tmp_path: Path, checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 

@@ -13,6 +13,7 @@ from calmix.training.folder import (
     abandon,
     begin_run,
     claim_empty,
+    command_line,
     config_hash,
     find_run,
     locked,
@@ -41,6 +42,24 @@ def test_another_run_is_refused_by_its_difference(tmp_path: Path, config: Any, m
     begin_run(tmp_path, CONFIG, {})
     with pytest.raises(InputError, match=message):
         find_run(tmp_path, config)
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        ("/venv/bin/calmix", "calmix train 'my data.csv' --out run"),
+        ("/site-packages/calmix/__main__.py", "calmix train 'my data.csv' --out run"),
+        ("my_script.py", None),
+        ("", None),
+    ],
+)
+def test_the_command_is_written_down_where_there_was_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, expected: str | None
+) -> None:
+    monkeypatch.setattr("sys.argv", [program, "train", "my data.csv", "--out", "run"])
+    assert command_line() == expected
+    begin_run(tmp_path, CONFIG, {})
+    assert tomllib.loads((tmp_path / "run.toml").read_text()).get("command") == expected
 
 
 def test_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,8 @@ def test_a_map_has_a_row_per_sample_in_order_with_region_and_suspected_label(tmp
     dynamics = seen(examples, wrong=(4, 7), never=(2,))
     write_map(tmp_path, dynamics, examples)
     table = pq.read_table(tmp_path / "datamap.parquet")
-    assert table.column_names == COLUMNS
+    assert table.column_names == [*COLUMNS, "text"]
+    assert table["text"].to_pylist() == examples.column("text")
     assert table["id"].to_pylist() == examples.ids
     names = {0: "easy", 1: "ambiguous", 2: "hard", -1: None}
     assert table["region"].to_pylist() == [names[code] for code in regions(dynamics)]

@@ -6,13 +6,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from calmix.calibration import (
     accuracy,
     adaptive_ece,
     aurc,
-    bootstrap,
     brier,
     classwise_ece,
     debiased_ece,
@@ -24,6 +24,8 @@ from calmix.calibration import (
     oe,
     smooth_ece,
 )
+from calmix.calibration.binned import bin_index
+from calmix.calibration.confidence import confidences
 
 __all__ = ["intervals", "json_safe", "measure", "measure_groups"]
 
@@ -37,14 +39,39 @@ def measure(probs: Probs, labels: Labels, *, bins: int = 15) -> dict[str, float]
 
 
 def intervals(probs: Probs, labels: Labels, *, bins: int = 15, n: int = 500, seed: int = 0) -> dict[str, list[float]]:
-    """Return the 95 % bootstrap interval [low, high] of the figures that decisions hang on."""
-    found = {}
-    for name in ("accuracy", "ece", "oe", "nll", "brier"):
-        # A certain mistake has an infinite NLL, and so no interval.
+    """Return the 95 % interval [low, high] of the figures that decisions hang on: `bootstrap`'s, in one pass."""
+    names = ("accuracy", "ece", "oe", "nll", "brier")
+    estimate = np.array([_metrics(bins)[name](probs, labels) for name in names])
+    values = _resampled(np.asarray(probs, dtype=np.float64), np.asarray(labels), bins, n, seed)
+    # A certain mistake has an infinite NLL, and so no interval.
+    with np.errstate(invalid="ignore"):
+        low, high = np.quantile(values, [0.025, 0.975], axis=0) - (values.mean(axis=0) - estimate)
+    return {name: [0.0 if a < 0 else float(a), float(b)] for name, a, b in zip(names, low, high, strict=True)}
+
+
+def _resampled(probs: Probs, labels: Labels, bins: int, n: int, seed: int) -> NDArray[np.float64]:
+    """Return accuracy, ECE, OE, NLL and Brier score of `n` resamples of the rows, from sums over rows and bins.
+
+    `bootstrap` measures any metric anew on each resample. These are sums, so that it is enough to count how often
+    each row was drawn: hundreds of times faster, which is what lets every run have intervals.
+    """
+    rows, gold = len(labels), probs[np.arange(len(labels)), labels]
+    confidence, hit = (np.asarray(part, dtype=np.float64) for part in confidences(probs, labels))
+    bin_of = np.asarray(bin_index(torch.from_numpy(confidence), bins))
+    order = np.argsort(bin_of, kind="stable")
+    starts = np.flatnonzero(np.diff(bin_of[order], prepend=-1))
+    with np.errstate(divide="ignore"):
+        means = np.stack([hit, -np.log(gold), np.square(probs).sum(axis=1) - 2 * gold + 1])
+    generator, values = np.random.default_rng(seed), np.empty((n, 5))
+    for i in range(n):
+        drawn = np.bincount(generator.integers(0, rows, rows), minlength=rows).astype(np.float64)
         with np.errstate(invalid="ignore"):
-            interval = bootstrap(_metrics(bins)[name], probs, labels, n=n, generator=seed)
-        found[name] = [0.0 if interval.low < 0 else interval.low, interval.high]
-    return found
+            accuracy_, nll_, brier_ = means @ drawn / rows
+        sorted_ = drawn[order]
+        count, sure, right = (np.add.reduceat(sorted_ * v, starts) for v in (1.0, confidence[order], hit[order]))
+        over = sure / np.maximum(count, 1) * np.maximum(sure - right, 0)
+        values[i] = accuracy_, np.abs(sure - right).sum() / rows, over.sum() / rows, nll_, brier_
+    return values
 
 
 def measure_groups(

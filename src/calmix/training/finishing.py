@@ -14,7 +14,7 @@ from calmix.data import Examples, write_json, write_table, write_text
 from calmix.models import Beside, fold
 from calmix.training.card import model_card
 from calmix.training.correcting import guarded, save_whole
-from calmix.training.evaluating import json_safe, measure
+from calmix.training.evaluating import intervals, json_safe, measure
 from calmix.training.predictions import prediction_table
 
 __all__ = ["finish"]
@@ -39,8 +39,9 @@ def finish(
     for name, examples in judged.items():
         raw, probs = np.asarray(Temperature(1.0)(logits[name])), np.asarray(scaled(logits[name]))
         figures[name] = {
-            "before": measure(raw, examples.labels, bins=config["bins"]),
-            "after": measure(probs, examples.labels, bins=config["bins"]),
+            stage: measure(scored, examples.labels, bins=config["bins"])
+            | {"intervals": intervals(scored, examples.labels, bins=config["bins"])}
+            for stage, scored in (("before", raw), ("after", probs))
         }
         table = prediction_table(examples, probs, label_names=names, logits=logits[name])
         write_table(table, folder / f"predictions-{name}.parquet")

@@ -5,7 +5,9 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import shutil
+import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ __all__ = [
     "abandon",
     "begin_run",
     "claim_empty",
+    "command_line",
     "config_hash",
     "file_hash",
     "find_run",
@@ -63,6 +66,7 @@ def begin_run(out: Path, config: Mapping[str, Any], decided: Mapping[str, Any]) 
     body = {
         "calmix": __version__,
         "hash": config_hash(config),
+        "command": command_line(),
         "config": _plain(config),
         "decided": dict(decided),
         "versions": versions(),
@@ -163,6 +167,13 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "missing"
     return found
+
+
+def command_line() -> str | None:
+    """Return the command this process was started with, as one would type it; None where calmix was only imported."""
+    program = Path(sys.argv[0])
+    ours = program.name == "calmix" or program.parts[-2:] == ("calmix", "__main__.py")
+    return shlex.join(["calmix", *sys.argv[1:]]) if ours else None
 
 
 def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:

@@ -13,9 +13,11 @@ from calmix.errors import InputError
 from calmix.mixing import Recipe
 from calmix.training.folder import file_hash
 
-__all__ = ["Known", "check_guided", "known_dynamics", "map_table", "write_map"]
+__all__ = ["TEXTS", "Known", "check_guided", "known_dynamics", "map_table", "write_map"]
 
 _MAP, _ISSUES = "datamap.parquet", "label_issues.csv"
+TEXTS = ("text", "text_b", "choices")
+"""The columns of a map that hold what was read, of which there are those that the data has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,17 +31,20 @@ class Known:
 
 
 def write_map(folder: Path, dynamics: Dynamics, examples: Examples, kept: NDArray[np.bool_] | None = None) -> None:
-    """Write `datamap.parquet` and `label_issues.csv`, the latter with the texts; nothing if none was observed."""
+    """Write `datamap.parquet` and `label_issues.csv`, both with the texts; nothing if none was observed."""
     if not (dynamics.observations > 0).any():
         return
-    write_table(map_table(dynamics, kept), folder / _MAP)
     issues = label_issues(dynamics)
-    suspects = issues.to_table(flagged_only=True)
-    rows = pa.array(issues.order[issues.flagged[issues.order]])
-    for column in ("text", "text_b", "choices"):
-        if column in examples.table.column_names:
-            suspects = suspects.append_column(column, examples.table[column].take(rows))
-    write_table(suspects, folder / _ISSUES)
+    rows = issues.order[issues.flagged[issues.order]]
+    write_table(_with_texts(map_table(dynamics, kept), examples.table), folder / _MAP)
+    write_table(_with_texts(issues.to_table(flagged_only=True), examples.table.take(rows)), folder / _ISSUES)
+
+
+def _with_texts(about: pa.Table, texts: pa.Table) -> pa.Table:
+    for column in TEXTS:
+        if column in texts.column_names:
+            about = about.append_column(column, texts[column])
+    return about
 
 
 def map_table(dynamics: Dynamics, kept: NDArray[np.bool_] | None = None) -> pa.Table:
