@@ -21,6 +21,7 @@ from calmix.cli.map import map_
 from calmix.cli.predict import predict
 from calmix.cli.recipes import recipes
 from calmix.cli.showing import plain
+from calmix.cli.study import study
 from calmix.cli.subset import subset
 from calmix.cli.train import train
 from calmix.errors import InputError, TrainingError
@@ -51,7 +52,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for _command in (train, predict, evaluate, calibrate, map_, subset, export, recipes, demo):
+for _command in (train, predict, evaluate, calibrate, map_, subset, study, export, recipes, demo):
     app.command(_command.__name__.rstrip("_"))(_interruptible(_command))
 
 

@@ -35,13 +35,10 @@ def subset(
 
     Park & Caragea (NAACL 2022), table 1: a third each, with and without the AUM filter.
     """
-    import numpy as np
-
     from calmix.data import read_examples, read_table, write_table
     from calmix.data.tables import check_writable
-    from calmix.dynamics import Region, regions
     from calmix.errors import InputError
-    from calmix.training.mapping import known_dynamics
+    from calmix.training.mapping import known_dynamics, region_rows
 
     check_writable(out)
     if out.exists() and Path(train).exists() and out.samefile(train):
@@ -50,19 +47,9 @@ def subset(
         raise InputError(f"--fraction must be above 0 and at most 0.5, not {fraction}")
     examples = read_examples(train, text=text, text_b=text_b, choices=choices, label=label, id=id)
     known = known_dynamics(dynamics, examples)
-    codes = regions(known.dynamics, fraction=fraction)
-    wanted = {
-        _Take.easy: [Region.EASY],
-        _Take.ambiguous: [Region.AMBIGUOUS],
-        _Take.both: [Region.EASY, Region.AMBIGUOUS],
-        _Take.hard: [Region.HARD],
-    }[take]
-    chosen = np.isin(codes, wanted)
-    if filtered:
-        if known.dropped is None:
-            raise InputError(f"{dynamics}: has no AUM filter: make the map with `calmix map --filter`")
-        chosen &= ~known.dropped
-    rows = np.flatnonzero(chosen)
+    if filtered and known.dropped is None:
+        raise InputError(f"{dynamics}: has no AUM filter: make the map with `calmix map --filter`")
+    rows = region_rows(known, take.value, fraction=fraction, filtered=filtered)
     if len(rows) == 0:
         raise InputError(f"{dynamics}: no sample of {train} is in that region")
     table = read_table(train) if Path(train).is_file() else examples.table

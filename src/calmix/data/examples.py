@@ -107,6 +107,10 @@ class Examples:
 
     def digest(self) -> str:
         """The SHA-256, in hex, of all that shapes a training run: ids, texts, labels, their names, targets."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         parts = [str(len(self)).encode()]
         for name in ("id", "text", "text_b", "choices"):
             if name in self.table.column_names:

@@ -20,6 +20,7 @@ from calmix.data import write_text
 from calmix.errors import InputError
 
 __all__ = [
+    "Busy",
     "FinishedRun",
     "abandon",
     "begin_run",
@@ -37,6 +38,10 @@ __all__ = [
 _FINISHED = "metrics.json"
 _RUN = "run.toml"
 _LOCK = ".lock"
+
+
+class Busy(InputError):
+    """A folder that another command is writing to right now."""
 
 
 class FinishedRun(InputError):
@@ -132,7 +137,7 @@ def _hold(out: Path, handle: int) -> None:
         if os.stat(out / _LOCK).st_ino != os.fstat(handle).st_ino:
             raise FileNotFoundError
     except OSError:
-        raise InputError(f"{out}: another calmix command is writing to it right now") from None
+        raise Busy(f"{out}: another calmix command is writing to it right now") from None
 
 
 def _remove_empty(folders: list[Path]) -> None:

@@ -13,8 +13,14 @@ from calmix.errors import InputError
 from calmix.mixing import Recipe
 from calmix.training.folder import file_hash
 
-__all__ = ["TEXTS", "Known", "check_guided", "known_dynamics", "map_table", "write_map"]
+__all__ = ["TEXTS", "Known", "check_guided", "known_dynamics", "map_table", "region_rows", "write_map"]
 
+_REGIONS = {
+    "easy": [Region.EASY],
+    "ambiguous": [Region.AMBIGUOUS],
+    "both": [Region.EASY, Region.AMBIGUOUS],
+    "hard": [Region.HARD],
+}
 _MAP, _ISSUES = "datamap.parquet", "label_issues.csv"
 TEXTS = ("text", "text_b", "choices")
 """The columns of a map that hold what was read, of which there are those that the data has."""
@@ -77,6 +83,19 @@ def known_dynamics(source: str | Path, examples: Examples) -> Known:
         kept = dict(zip(whole.ids, table["kept"].to_pylist(), strict=True))
         dropped = np.array([not kept[i] for i in ids])
     return Known(dynamics, dropped, file_hash(file)[:16])
+
+
+def region_rows(known: Known, take: str, *, fraction: float = 0.33, filtered: bool = False) -> NDArray[np.int64]:
+    """Return which samples are in a region (`easy`, `ambiguous`, `both` of these, `hard`), in their order.
+
+    With `filtered`, those that the map's AUM filter dropped are left out.
+    """
+    chosen = np.isin(regions(known.dynamics, fraction=fraction), _REGIONS[take])
+    if filtered:
+        if known.dropped is None:
+            raise InputError("the map has no AUM filter: make it with `calmix map --filter`")
+        chosen &= ~known.dropped
+    return np.flatnonzero(chosen)
 
 
 def _check_labels(source: str | Path, dynamics: Dynamics, examples: Examples) -> None:

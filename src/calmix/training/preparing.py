@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from calmix.data import Examples, hygiene_lines, read_examples, split_examples
 from calmix.errors import InputError
+from calmix.training.reusing import reused
 
 __all__ = ["ClassWeights", "Sets", "Source", "check_learnable", "class_weights_of", "prepare_sets"]
 
@@ -67,7 +68,9 @@ def prepare_sets(
         notes.append(f"dev: {len(choose)} rows are few to fit a temperature on: take the scaled figures as rough")
     judged = {} if test is None else {"test": _read(test, columns, like=learn)}
     judged |= {f"ood-{name}": _read(source, columns, like=learn) for name, source in ood.items()}
-    notes += hygiene_lines(learn, {"dev": choose, **judged})
+    others = {"dev": choose, **judged}
+    seen = (learn.digest(), *((name, examples.digest()) for name, examples in others.items()))
+    notes += reused("hygiene", seen, lambda: hygiene_lines(learn, others))
     missing = [names[k] for k in np.flatnonzero(np.bincount(learn.labels, minlength=len(names)) == 0)] if names else []
     if missing:
         notes.append(f"train: no row left with label {', '.join(missing)}")

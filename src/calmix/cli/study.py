@@ -1,0 +1,137 @@
+"""`calmix study`: methods side by side, over tasks and seeds."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calmix.cli.showing import note, plain
+
+if TYPE_CHECKING:
+    from calmix.study import Outcome, State
+    from calmix.study.conducting import Prepared
+
+__all__ = ["study"]
+
+_WHERE = "Where it runs"
+
+
+def study(
+    file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="What to compare: see docs/study.md.")],
+    out: Annotated[Path, typer.Option(help="Folder for the tables; a study begun there goes on.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with the tasks' files. Default: $CALMIX_DATA, else the hub.")
+    ] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder for the runs, which several studies may share. Default: OUT/runs.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="Begin no run after so many minutes.")] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
+    tables: Annotated[bool, typer.Option("--tables", help="Train nothing: make the tables of what is there.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and train nothing.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the tables as JSON on stdout, nothing else there.")
+    ] = False,
+) -> None:
+    """Train every method on every task with every seed, and compare them.
+
+    Example: `calmix study studies/desk.toml --out desk-study`
+    """
+    from calmix.study import conduct, outcome, state_of
+    from calmix.study.conducting import prepare
+
+    prepared = prepare(file, out=out, runs=runs, data=data)
+    if dry_run:
+        _list(prepared)
+        return
+    if not tables:
+        with _bar(quiet=as_json) as show:
+            conduct(prepared, minutes=minutes, retry=retry, on_state=show)
+    done = outcome(prepared)
+    if as_json:
+        sys.stdout.write((out / "study.json").read_text(encoding="utf-8"))
+    else:
+        _print(done)
+    state = state_of(prepared.plan, prepared.storage)
+    if state.open and not tables:
+        note(f"{state.open} of {state.total} runs are still to be made: the same command goes on")
+    if state.failed:
+        note(f"{state.failed} of {state.total} runs failed: see {out / 'study.md'}; --retry tries them again")
+        raise typer.Exit(1)
+
+
+def _list(prepared: "Prepared") -> None:
+    from calmix.study import state_of
+
+    plan, storage = prepared.plan, prepared.storage
+    for key, spec in plan.runs.items():
+        status = "done" if storage.finished(key) else "failed" if storage.failure(key) else "open"
+        what = "map" if spec.what == "map" else spec.recipe + (f" on {spec.subset}" if spec.subset else "")
+        options = "".join(f" {name}={value}" for name, value in spec.options.items())
+        print(plain(f"{key} {status:6} {spec.task} {Path(spec.model).name} {what}{options} seed {spec.seed}"))
+    state = state_of(plan, storage)
+    left = state.samples - state.samples_done
+    print(f"{state.total} runs, {state.done} done, {state.failed} failed; {left:,} training samples to go")
+
+
+def _print(done: "Outcome") -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    from calmix.study.writing import TITLES, column_title, shown
+
+    console = Console(highlight=False)
+    for table in done.tables:
+        about = " · ".join(part for part in (TITLES[table.figure], Path(table.model).name, table.setting) if part)
+        grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(plain(about)), title_justify="left")
+        grid.add_column("method", overflow="fold")
+        for column in table.columns:
+            grid.add_column(Text(plain(column_title(column))), justify="right")
+        for method in table.methods:
+            cells = []
+            for column in table.columns:
+                entry = table.entries.get((method, column))
+                stands = entry is not None and entry.difference is not None and entry.difference.stands
+                style = "bold" if entry is not None and entry.best else ""
+                cells.append(Text(shown(column.figure, entry) + ("*" if stands else ""), style=style))
+            grid.add_row(Text(plain(method)), *cells)
+        console.print(grid)
+
+
+@contextmanager
+def _bar(quiet: bool) -> Iterator[Callable[["State"], None] | None]:
+    """Yield what shows a study's progress on stderr, if that is a terminal: runs, the current one, time left."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress as rich
+    from rich.console import Console
+
+    columns: list[Any] = [
+        rich.TextColumn("run {task.fields[done]}/{task.fields[runs]}"),
+        rich.BarColumn(),
+        rich.TextColumn("{task.fields[current]}", markup=False),
+        rich.TimeRemainingColumn(elapsed_when_finished=True),
+    ]
+    with rich.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("study", total=None, done=0, runs="?", current="")
+        begun: list[int] = []
+
+        def show(state: "State") -> None:
+            # Time left is told by what this process has done, not by what was there before.
+            begun[:] = begun or [state.samples_done]
+            bar.update(
+                task,
+                total=state.samples - begun[0],
+                completed=state.samples_done - begun[0],
+                done=state.done + state.failed,
+                runs=state.total,
+                current=plain(state.current),
+            )
+
+        yield show

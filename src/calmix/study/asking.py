@@ -1,0 +1,297 @@
+"""What a study asks: tasks × models × methods × training settings × seeds, read from a small TOML file."""
+
+import itertools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from calmix.data.origin import closest
+from calmix.data.tasks import Task, builtin_tasks, checked_keys, parse_task
+from calmix.errors import InputError
+from calmix.mixing import choose
+from calmix.training.optimising import check_hyper
+
+__all__ = ["Method", "Study", "read_study"]
+
+# What [training] may set: those of `calmix.train`'s options that belong neither to a task, a method nor a seed.
+_CHECKED = ("epochs", "batch_size", "lr", "weight_decay", "warmup", "schedule", "clip", "accumulate", "max_length",
+            "select", "patience", "precision")  # fmt: skip
+TRAINING = [*_CHECKED, "class_weights", "gradient_checkpointing"]
+FIGURES = ("accuracy", "mcc", "macro_f1", "ece", "oe", "nll", "brier", "debiased_ece", "adaptive_ece",
+           "classwise_ece", "smooth_ece", "mce", "aurc", "seconds")  # fmt: skip
+_SHOWN = ("accuracy", "ece", "oe", "nll", "brier", "debiased_ece", "aurc", "seconds")
+_SUBSETS = ("easy", "ambiguous", "both", "hard")
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the tables: a recipe with its options, or an ensemble of another row's runs."""
+
+    name: str
+    recipe: str = "erm"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Task → `options` and `training` that are other there."""
+    subset: str = ""
+    """Train on a region of the plain run's data map alone."""
+    fraction: float = 0.33
+    """The share of the data in a region."""
+    filtered: bool = False
+    """Leave out what an AUM filter drops (a map with threshold samples is made for it)."""
+    percentile: float = 80.0
+    """Of the threshold samples' AUM, for the filter."""
+    online: bool = False
+    of: str = ""
+    """The row whose runs an ensemble is made of."""
+    members: int = 0
+    disjoint: bool = False
+    """Whether no two ensembles share a member."""
+
+    def options_on(self, task: str) -> dict[str, Any]:
+        """Return the recipe's options on a task."""
+        return {**self.options, **self.tasks.get(task, {}).get("options", {})}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study as it was asked for, everything in it known to exist."""
+
+    title: str
+    tasks: tuple[Task, ...]
+    models: tuple[str, ...]
+    methods: tuple[Method, ...]
+    settings: Mapping[str, Mapping[str, Any]]
+    """Name → training settings; one nameless entry where the study has no such axis."""
+    seeds: tuple[int, ...]
+    baseline: str
+    bins: int = 15
+    spread: str = "std"
+    keep: str = "all"
+    figures: tuple[str, ...] = _SHOWN
+    note: str = ""
+
+    def method(self, name: str) -> Method:
+        """Return the row of this name."""
+        return next(method for method in self.methods if method.name == name)
+
+
+def read_study(path: Path) -> Study:
+    """Return the study in a TOML file; whatever is wrong with it is one `InputError`."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: is not valid TOML ({error})") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    return parse_study(values, str(path), path.stem)
+
+
+def parse_study(values: Mapping[str, Any], where: str, name: str) -> Study:
+    """Return the study in a parsed TOML file."""
+    known = ["title", "note", "tasks", "models", "seeds", "baseline", "bins", "spread", "keep", "figures", "training",
+             "task", "method"]  # fmt: skip
+    checked_keys(values, known, where)
+    tasks = _tasks(values, where)
+    methods = _methods(values, where, tasks)
+    names = [method.name for method in methods]
+    baseline = values.get("baseline", names[0])
+    if baseline not in names:
+        raise InputError(f"{where}: baseline {baseline!r} is no method's name{closest(str(baseline), names)}")
+    study = Study(
+        title=_text(values.get("title", name), f"{where}.title"),
+        tasks=tasks,
+        models=tuple(_names(values.get("models", ["minilm"]), f"{where}.models")),
+        methods=methods,
+        settings=_settings(values.get("training", {}), where),
+        seeds=_seeds(values.get("seeds", 3), where),
+        baseline=baseline,
+        bins=_positive(values.get("bins", 15), f"{where}.bins"),
+        spread=_one_of(values.get("spread", "std"), ("std", "error"), f"{where}.spread"),
+        keep=_one_of(values.get("keep", "all"), ("all", "metrics"), f"{where}.keep"),
+        figures=tuple(_one_of(f, FIGURES, f"{where}.figures") for f in values.get("figures", _SHOWN)),
+        note=_text(values.get("note", ""), f"{where}.note"),
+    )
+    for task, method, setting in itertools.product(study.tasks, study.methods, study.settings.values()):
+        if not method.of:
+            # A wrong value is found here, not when its turn comes.
+            check_training({**setting, **task.training, **method.training}, where)
+    return study
+
+
+def check_training(settings: Mapping[str, Any], where: str) -> None:
+    """Refuse training settings that `calmix.train` would refuse."""
+    checked_keys(settings, TRAINING, f"{where}.training")
+    try:
+        check_hyper({key: value for key, value in settings.items() if key in _CHECKED})
+    except InputError as error:
+        raise InputError(f"{where}.training: {error}") from None
+
+
+def _tasks(values: Mapping[str, Any], where: str) -> tuple[Task, ...]:
+    own = values.get("task", {})
+    if not isinstance(own, Mapping) or not all(isinstance(table, Mapping) for table in own.values()):
+        raise InputError(f"{where}: tasks of your own are tables, as in [task.mine]")
+    builtin = builtin_tasks()
+    names = _names(values.get("tasks", list(own)), f"{where}.tasks")
+    known = [*builtin, *own]
+    found = []
+    for name in names:
+        base, changes = builtin.get(name, {}), dict(own.get(name, {}))
+        if "like" in changes:
+            # The same task under another name, with something changed.
+            other = changes.pop("like")
+            if other not in builtin:
+                raise InputError(
+                    f"{where}: [task.{name}] is like {other!r}, which is not there{closest(str(other), known)}"
+                )
+            base = builtin[other]
+        if not base and not changes:
+            raise InputError(
+                f"{where}: there is no task {name!r}{closest(name, known)} (there are: {', '.join(known)})"
+            )
+        found.append(parse_task(name, {**base, **changes}, f"{where}: [task.{name}]"))
+    for name in own:
+        if name not in names:
+            raise InputError(f"{where}: [task.{name}] is described, but not among the tasks")
+    return tuple(found)
+
+
+def _methods(values: Mapping[str, Any], where: str, tasks: tuple[Task, ...]) -> tuple[Method, ...]:
+    tables = values.get("method", [])
+    if not isinstance(tables, list) or not tables:
+        raise InputError(f"{where}: needs at least one [[method]]")
+    methods: list[Method] = []
+    for table in tables:
+        methods += _method(table, f"{where}: [[method]] {len(methods) + 1}", [task.name for task in tasks])
+    names = [method.name for method in methods]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{where}: two methods are called {twice!r}; give one another name")
+    for method in methods:
+        if method.of and method.of not in names:
+            raise InputError(
+                f"{where}: {method.name} is made of {method.of!r}, which is not there{closest(method.of, names)}"
+            )
+        if method.of and next(m for m in methods if m.name == method.of).of:
+            raise InputError(f"{where}: {method.name} is made of {method.of!r}, which is made of others itself")
+    return tuple(methods)
+
+
+def _method(table: Mapping[str, Any], where: str, tasks: list[str]) -> list[Method]:
+    """Return the rows of one [[method]]: several where an option is varied."""
+    checked_keys(table, [*(f.name for f in fields(Method) if f.name not in ("of", "members", "disjoint")),
+                         "ensemble", "vary"], where)  # fmt: skip
+    values = dict(table)
+    varied = values.pop("vary", {})
+    ensemble = values.pop("ensemble", None)
+    if ensemble is not None:
+        return [_ensemble(ensemble, values, where)]
+    recipe = _text(values.get("recipe", "erm"), f"{where}.recipe")
+    method = Method(**{"name": values.get("subset") or recipe, **values, "recipe": recipe})
+    _text(method.name, f"{where}.name")
+    if method.subset:
+        _one_of(method.subset, _SUBSETS, f"{where}.subset")
+    if not isinstance(method.fraction, int | float) or not 0 < method.fraction <= 0.5:
+        raise InputError(f"{where}.fraction: must be above 0 and at most 0.5, not {method.fraction}")
+    if not isinstance(method.percentile, int | float) or not 0 < method.percentile < 100:
+        raise InputError(f"{where}.percentile: must be between 0 and 100, not {method.percentile}")
+    checked_keys(method.tasks, tasks, f"{where}.tasks")
+    for task, changes in method.tasks.items():
+        checked_keys(changes, ["options", "training", "percentile"], f"{where}.tasks.{task}")
+    checked_keys(method.training, TRAINING, f"{where}.training")
+    rows = [method]
+    for option, choices in varied.items():
+        if not isinstance(choices, list):
+            raise InputError(f"{where}.vary.{option}: list the values, as in [0.1, 0.4]")
+        rows = [
+            replace(row, name=f"{row.name} {option}={value}", options={**row.options, option: value})
+            for row in rows
+            for value in choices
+        ]
+    for row in rows:
+        _check_recipe(row, tasks, where)
+    return rows
+
+
+def _check_recipe(method: Method, tasks: list[str], where: str) -> None:
+    """Refuse a recipe that is not there, options it has not, and guidance it does not take."""
+    for task in tasks:
+        try:
+            recipe = choose(method.recipe, method.options_on(task))
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
+        if method.online and (recipe.guide is None or method.filtered):
+            raise InputError(f"{where}: online is for recipes guided by training dynamics, without a filter")
+        if method.filtered and recipe.guide is None and not method.subset:
+            raise InputError(f"{where}: filtered is for subsets and recipes guided by training dynamics")
+        if method.subset and recipe.guide is not None:
+            raise InputError(f"{where}: a guided recipe takes the regions itself; give subset or the recipe")
+
+
+def _ensemble(values: Any, others: Mapping[str, Any], where: str) -> Method:
+    checked_keys(others, ["name"], f"{where} (an ensemble)")
+    if not isinstance(values, Mapping):
+        raise InputError(f'{where}.ensemble: is a table, as in {{of = "erm", members = 5}}')
+    checked_keys(values, ["of", "members", "disjoint"], f"{where}.ensemble")
+    of = _text(values.get("of", ""), f"{where}.ensemble.of")
+    if not of:
+        raise InputError(f"{where}.ensemble: say of which method (of = NAME)")
+    members = _positive(values.get("members", 5), f"{where}.ensemble.members")
+    name = _text(others.get("name", f"{members} × {of}"), f"{where}.name")
+    return Method(name, of=of, members=members, disjoint=bool(values.get("disjoint", False)))
+
+
+def _settings(values: Any, where: str) -> dict[str, Mapping[str, Any]]:
+    """Return the training settings by name: one [training], or several [[training]] with names."""
+    if isinstance(values, Mapping):
+        values = [values]
+    found: dict[str, Mapping[str, Any]] = {}
+    for table in values:
+        settings = dict(table)
+        name = _text(settings.pop("name", ""), f"{where}.training.name")
+        if name in found:
+            raise InputError(f"{where}: several [[training]] need a name each, all different")
+        checked_keys(settings, TRAINING, f"{where}.training")
+        found[name] = settings
+    return found
+
+
+def _seeds(value: Any, where: str) -> tuple[int, ...]:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = list(range(value))
+    if not isinstance(value, list) or not value or not all(isinstance(s, int) and s >= 0 for s in value):
+        raise InputError(f"{where}.seeds: is how many, or a list of whole numbers, not {value!r}")
+    if len(set(value)) < len(value):
+        raise InputError(f"{where}.seeds: lists a seed twice")
+    return tuple(value)
+
+
+def _names(value: Any, where: str) -> list[str]:
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) and name for name in value):
+        raise InputError(f"{where}: must be a list of names")
+    if len(set(value)) < len(value):
+        raise InputError(f"{where}: names something twice")
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{where}: must be text, not {value!r}")
+    return value
+
+
+def _one_of(value: Any, choices: tuple[str, ...], where: str) -> str:
+    if value not in choices:
+        raise InputError(f"{where}: is one of {', '.join(choices)}, not {value!r}{closest(str(value), choices)}")
+    return str(value)
+
+
+def _positive(value: Any, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{where}: must be a whole number from 1, not {value!r}")
+    return value

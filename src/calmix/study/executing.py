@@ -1,0 +1,145 @@
+"""Training the runs of a study: those that differ only in their seed are handed over together."""
+
+import shutil
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from calmix.data import Examples, read_table, write_table
+from calmix.data.gathering import TaskSets
+from calmix.errors import InputError, TrainingError
+from calmix.study.grid import Library, Spec
+from calmix.training import FinishedRun, Progress, survey, train
+from calmix.training.folder import is_finished
+from calmix.training.mapping import TEXTS, known_dynamics, region_rows
+
+__all__ = ["Failure", "Job", "execute", "job_of", "trim"]
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A run that is to be made now: what it is, where it goes, what it reads."""
+
+    spec: Spec
+    folder: Path
+    sets: TaskSets
+    dynamics: Path | None
+    """The folder of the run that guides it, or whose regions it trains on."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a run could not be made."""
+
+    error: str
+    details: str
+
+
+def job_of(spec: Spec, folders: Mapping[str, Path], library: Library) -> Job:
+    """Return the job of a run whose needs are met; `folders` has every run's folder by key."""
+    needed = spec.needs.get("dynamics")
+    dynamics = None if needed is None else folders[needed.key]
+    return Job(spec, folders[spec.key], library.sets(spec.task, spec.seed), dynamics)
+
+
+def execute(jobs: Sequence[Job], *, on_progress: OnProgress | None = None) -> Iterator[tuple[Job, Failure | None]]:
+    """Yield each job as it is done, with what went wrong, if anything did.
+
+    The jobs differ in nothing but seed, folder and what follows from the seed: whoever can train several seeds
+    at once does it here.
+    """
+    for job in jobs:
+        try:
+            _run(job, on_progress)
+        except FinishedRun:
+            pass  # another worker was faster
+        except (InputError, TrainingError) as error:
+            yield job, Failure(str(error), "")
+            continue
+        except Exception as error:  # a study goes on, whatever one of its runs dies of
+            yield job, Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+            continue
+        yield job, None
+
+
+def _run(job: Job, on_progress: OnProgress | None) -> None:
+    spec = job.spec
+    if spec.what == "map":
+        hyper = ("epochs", "batch_size", "lr", "weight_decay", "warmup", "max_length")
+        survey(
+            job.sets.train,
+            out=job.folder,
+            model=spec.model,
+            seed=spec.seed,
+            filtered=True,
+            percentile=spec.percentile,
+            on_progress=None if on_progress is None else lambda _stage, progress: on_progress(progress),
+            **{name: value for name, value in spec.training.items() if name in hyper},
+        )
+        return
+    guide = None if spec.subset or job.dynamics is None else job.dynamics
+    train(
+        _subset(job) if spec.subset else job.sets.train,
+        dev=job.sets.dev,
+        test=job.sets.test,
+        ood=job.sets.ood,
+        model=spec.model,
+        recipe=spec.recipe,
+        options=spec.options,
+        out=job.folder,
+        seed=spec.seed,
+        dynamics=guide,
+        online=spec.online,
+        on_progress=on_progress,
+        **spec.training,
+    )
+
+
+def _subset(job: Job) -> Examples:
+    """Return the region of the training set that a run is to learn from."""
+    spec, train = job.spec, job.sets.train
+    assert job.dynamics is not None
+    rows = region_rows(known_dynamics(job.dynamics, train), spec.subset, fraction=spec.fraction, filtered=spec.filtered)
+    if len(rows) == 0:
+        raise InputError(f"{job.dynamics}: no training sample is in the region {spec.subset!r}")
+    return train.take(rows)
+
+
+def trim(spec: Spec, folder: Path, keep: str) -> None:
+    """Leave of a finished run what tables need (`keep` = metrics), and a data map that others may be guided by."""
+    if keep != "metrics" or not is_finished(folder):
+        return
+    for name in ("model", "checkpoints", "threshold-1", "threshold-2", "dynamics"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    (folder / "label_issues.csv").unlink(missing_ok=True)
+    guide = folder / "datamap.parquet"
+    if spec.what != "map" and not spec.is_plain:
+        guide.unlink(missing_ok=True)
+    elif guide.is_file():
+        table = read_table(guide)
+        write_table(table.drop_columns([name for name in TEXTS if name in table.column_names]), guide)
+    for path in folder.glob("predictions-*.parquet"):
+        _lighten(path)
+
+
+def _lighten(path: Path) -> None:
+    """Write predictions again without what follows from the rest, or from the data: ids, winners, float64."""
+    import pyarrow as pa
+
+    table = read_table(path)
+    if "confidence" not in table.column_names:
+        return
+    columns = {}
+    for name in table.column_names:
+        column = table[name]
+        if name in ("id", "predicted", "confidence"):
+            continue
+        if pa.types.is_float64(column.type):
+            column = column.cast(pa.float32())
+        elif pa.types.is_list(column.type):
+            column = column.cast(pa.list_(pa.float32()))
+        columns[name] = column
+    write_table(pa.table(columns), path)

@@ -1,0 +1,232 @@
+"""The runs of a study: each known by a hash of all that determines it, shared stages once, in an order that works."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calmix.data import Examples
+from calmix.data.gathering import TaskSets, gather, sampled
+from calmix.data.tasks import Task
+from calmix.errors import InputError
+from calmix.mixing import choose
+from calmix.models import identity, resolve
+from calmix.study.asking import Method, Study, check_training
+from calmix.training.folder import config_hash
+from calmix.training.naming import recipe_name
+
+__all__ = ["Cell", "Library", "Plan", "Spec", "make_plan"]
+
+
+@dataclass(frozen=True, eq=False)
+class Spec:
+    """One run: everything that determines it, and the runs it builds on."""
+
+    key: str
+    """The hash of all of it: the name of its folder."""
+    group: str
+    """The hash of all but the seed: runs of one group differ in nothing else and may be trained together."""
+    what: str
+    """`train`, or `map`: plain training with threshold samples, for the AUM filter."""
+    task: str
+    model: str
+    recipe: str
+    options: Mapping[str, Any]
+    training: Mapping[str, Any]
+    seed: int
+    subset: str = ""
+    fraction: float = 0.33
+    filtered: bool = False
+    percentile: float = 80.0
+    online: bool = False
+    needs: Mapping[str, "Spec"] = field(default_factory=dict)
+    """What it is given (`dynamics`) → the run that makes it."""
+    samples: int = 0
+    """How many training samples it will see, as far as can be told."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its data map may guide other runs."""
+        return self.what == "train" and self.recipe == "erm" and not self.subset and not self.options
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of the tables on one task with one seed, and the runs it is made of: several for an ensemble."""
+
+    task: str
+    model: str
+    setting: str
+    method: str
+    seed: int
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All runs of a study, what they build on before them, and the cells they fill."""
+
+    study: Study
+    runs: Mapping[str, Spec]
+    cells: tuple[Cell, ...]
+
+    @cached_property
+    def groups(self) -> list[list[Spec]]:
+        """The runs, those that differ only in their seed together."""
+        found: dict[str, list[Spec]] = {}
+        for spec in self.runs.values():
+            found.setdefault(spec.group, []).append(spec)
+        return list(found.values())
+
+
+class Library:
+    """The data of a study's tasks, read once."""
+
+    def __init__(self, tasks: Sequence[Task], folder: Path | None) -> None:
+        self.tasks, self.folder = {task.name: task for task in tasks}, folder
+        self._read: dict[str, TaskSets] = {}
+        self._drawn: dict[tuple[str, int], Examples] = {}
+
+    def sets(self, task: str, seed: int) -> TaskSets:
+        """Return the data sets of a task as a run with this seed sees them."""
+        if task not in self._read:
+            self._read[task] = gather(self.tasks[task], self.folder)
+        found, samples = self._read[task], self.tasks[task].samples
+        if not samples:
+            return found
+        if (task, seed) not in self._drawn:
+            self._drawn[task, seed] = sampled(found.train, samples, seed)
+        return TaskSets(self._drawn[task, seed], found.dev, found.test, found.ood)
+
+    def digests(self, task: str, seed: int) -> dict[str, str]:
+        """Return what tells these data sets from others."""
+        sets = self.sets(task, seed)
+        named = {"train": sets.train, "dev": sets.dev, "test": sets.test}
+        named |= {f"ood-{name}": examples for name, examples in sets.ood.items()}
+        return {name: examples.digest() for name, examples in named.items()}
+
+
+def make_plan(study: Study, library: Library) -> Plan:
+    """Return every run of a study, plain runs that others are guided by before these.
+
+    Reads all data and looks at every model, so that what is missing is told before anything trains.
+    """
+    models = {name: identity(resolve(name)) for name in study.models}
+    runs: dict[str, Spec] = {}
+    cells = []
+    for task in study.tasks:
+        for model in study.models:
+            for setting, settings in study.settings.items():
+                for method in study.methods:
+                    made_of = study.method(method.of) if method.of else method
+                    for place, seed in enumerate(study.seeds):
+                        seeds = _member_seeds(study.seeds, place, method) if method.of else [seed]
+                        keys = []
+                        for each in seeds:
+                            spec = _spec(made_of, task, model, models[model], settings, each, library)
+                            for needed in (*spec.needs.values(), spec):
+                                runs.setdefault(needed.key, needed)
+                            keys.append(spec.key)
+                        cells.append(Cell(task.name, model, setting, method.name, seed, tuple(keys)))
+    # What others build on comes first; otherwise the order of the file.
+    order = sorted(runs.values(), key=_depth)
+    return Plan(study, {spec.key: spec for spec in order}, tuple(cells))
+
+
+def _depth(spec: Spec) -> int:
+    return 1 + max((_depth(needed) for needed in spec.needs.values()), default=0)
+
+
+def _member_seeds(seeds: tuple[int, ...], place: int, method: Method) -> list[int]:
+    """Return the seeds of the ensemble at `place`: a window over the study's seeds and as many more as it takes.
+
+    n ensembles of k members share members and cost n + k − 1 runs; disjoint ones n · k.
+    """
+    first = place * method.members if method.disjoint else place
+    needed = first + method.members
+    more = [seed for seed in range(max(seeds) + needed + 1) if seed not in seeds]
+    return [*seeds, *more][first:needed]
+
+
+def _spec(
+    method: Method,
+    task: Task,
+    model: str,
+    model_hash: str,
+    settings: Mapping[str, Any],
+    seed: int,
+    library: Library,
+) -> Spec:
+    here = method.tasks.get(task.name, {})
+    training = {**settings, **task.training, **method.training, **here.get("training", {})}
+    check_training(training, f"method {method.name} on {task.name}")
+    options = method.options_on(task.name)
+    recipe = choose(method.recipe, options)
+    needs = {}
+    if method.subset or (recipe.guide is not None and not method.online):
+        # Guided by plain training with the settings of the study, and of this run.
+        plain = Method("plain", training=training)
+        if method.filtered:
+            percentile = here.get("percentile", method.percentile)
+            plain = Method("map", training=training, filtered=True, percentile=percentile)
+        needs["dynamics"] = _build(plain, {}, {}, training, task, model, model_hash, seed, library)
+    return _build(method, options, needs, training, task, model, model_hash, seed, library)
+
+
+def _build(
+    method: Method,
+    options: Mapping[str, Any],
+    needs: Mapping[str, Spec],
+    training: Mapping[str, Any],
+    task: Task,
+    model: str,
+    model_hash: str,
+    seed: int,
+    library: Library,
+) -> Spec:
+    sets = library.sets(task.name, seed)
+    what = "map" if method.filtered and not needs else "train"
+    if what == "map" and sets.train.kind == "choices":
+        raise InputError(
+            f"task {task.name}: the AUM filter is for classes: multiple-choice data has none to add one to"
+        )
+    shared = {
+        "what": what,
+        "model": model_hash,
+        "recipe": recipe_name(method.recipe),
+        "options": dict(options),
+        "training": dict(sorted(training.items())),
+        "subset": [method.subset, method.fraction] if method.subset else None,
+        "filtered": method.percentile if method.filtered else None,
+        "online": method.online or None,
+    }
+    digests = library.digests(task.name, seed)
+    given = {name: spec.key for name, spec in needs.items()}
+    return Spec(
+        key=config_hash({**shared, "data": digests, "seed": seed, "needs": given}),
+        group=config_hash({**shared, "task": task.name, "needs": {name: spec.group for name, spec in needs.items()}}),
+        what=what,
+        task=task.name,
+        model=model,
+        recipe=method.recipe,
+        options=dict(options),
+        training=training,
+        seed=seed,
+        subset=method.subset,
+        fraction=method.fraction,
+        filtered=method.filtered,
+        percentile=method.percentile,
+        online=method.online,
+        needs=needs,
+        samples=_samples(sets.train, training, method, what),
+    )
+
+
+def _samples(train: Examples, training: Mapping[str, Any], method: Method, what: str) -> int:
+    counts = train.choice_counts
+    rows = len(train) if counts is None else int(np.sum(counts))
+    share = {"": 1.0, "both": 2 * method.fraction}.get(method.subset, method.fraction)
+    return int(rows * share * training.get("epochs", 3) * (3 if what == "map" else 1))
