@@ -39,8 +39,8 @@ class Prepared:
     out: Path
 
 
-def data_folder(given: Path | None, study_file: Path) -> Path | None:
-    """Return where tasks' files are: as given, as CALMIX_DATA says, or beside the study; None: on the hub."""
+def data_folder(given: Path | None) -> Path | None:
+    """Return where tasks' files are: as given, or as CALMIX_DATA says; None: on the hub."""
     folder = given or (Path(os.environ["CALMIX_DATA"]) if os.environ.get("CALMIX_DATA") else None)
     if folder is not None and not folder.is_dir():
         raise InputError(f"{folder}: is no folder to read data from (--data, CALMIX_DATA)")
@@ -65,7 +65,7 @@ def prepare(
         for name in wanted:
             if name not in names:
                 raise InputError(f"{what} {name}: the study has none of that name{closest(name, names)}")
-    library = Library(study.tasks, data_folder(data, study_file))
+    library = Library(study.tasks, data_folder(data))
     plan = make_plan(study, library)
     return Prepared(plan, library, Storage(runs or out / "runs"), out)
 

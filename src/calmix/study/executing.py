@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+from pyarrow import parquet
+
 from calmix.data import Examples, read_table, write_table
 from calmix.data.gathering import TaskSets
 from calmix.errors import InputError, TrainingError
@@ -119,7 +122,7 @@ def trim(spec: Spec, folder: Path, keep: str) -> None:
     if spec.what != "map" and not spec.is_plain:
         guide.unlink(missing_ok=True)
     elif guide.is_file():
-        table = read_table(guide)
+        table = parquet.read_table(guide)  # with what it says about itself
         write_table(table.drop_columns([name for name in TEXTS if name in table.column_names]), guide)
     for path in folder.glob("predictions-*.parquet"):
         _lighten(path)
@@ -127,8 +130,6 @@ def trim(spec: Spec, folder: Path, keep: str) -> None:
 
 def _lighten(path: Path) -> None:
     """Write predictions again without what follows from the rest, or from the data: ids, winners, float64."""
-    import pyarrow as pa
-
     table = read_table(path)
     if "confidence" not in table.column_names:
         return

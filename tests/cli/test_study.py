@@ -1,0 +1,81 @@
+"""`calmix study`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def file(place: Path, checkpoint: Any, files: Any) -> Path:
+    """A study of one task that is described in it, with two seeds."""
+    text = f"""
+    models = ["{checkpoint("bert")}"]
+    seeds = 2
+    figures = ["accuracy", "ece"]
+    [training]
+    epochs = 1
+    [task.mine]
+    train = "train.csv"
+    dev = "dev.csv"
+    test = "test.csv"
+    [[method]]
+    recipe = "erm"
+    [[method]]
+    recipe = "erl"
+    """
+    (place / "study.toml").write_text(text)
+    return place / "study.toml"
+
+
+def test_a_study_prints_its_tables_and_goes_on_where_it_was(calmix: Any, file: Path, files: Any, place: Path) -> None:
+    words = ["study", file, "--out", "out", "--data", files["train"].parent]
+    ended = calmix(*words, "--dry-run")
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines()[-1] == "4 runs, 0 done, 0 failed; 120 training samples to go"
+    assert not (place / "out").exists()
+    ended = calmix(*words, "--minutes", 0)
+    assert ended.code == 0, ended.err
+    assert "4 of 4 runs are still to be made" in ended.err
+    ended = calmix(*words)
+    assert ended.code == 0, ended.err
+    assert "ECE (%)" in ended.out
+    assert "mine +TS" in ended.out
+    before = {path: path.stat().st_mtime_ns for path in (place / "out/runs").rglob("metrics.json")}
+    assert len(before) == 4
+    ended = calmix(*words, "--json")
+    assert json.loads(ended.out)["study"]["title"] == "study"
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert calmix(*words, "--tables").code == 0
+    assert "4 done" in calmix(*words, "--dry-run").out
+
+
+def test_a_failure_ends_with_code_1_after_all_else_is_done(calmix: Any, file: Path, files: Any, place: Path) -> None:
+    words = ["study", file, "--out", "out", "--data", files["train"].parent]
+    key = calmix(*words, "--dry-run").out.split()[0]
+    (place / "out/runs" / key).mkdir(parents=True)
+    (place / "out/runs" / key / "x").write_text("x")
+    ended = calmix(*words)
+    assert ended.code == 1
+    assert "1 of 4 runs failed" in ended.err
+    assert "failed" in calmix(*words, "--dry-run").out.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"erl"', '"erml"', "did you mean erm?"),
+        ("epochs", "epoch", "did you mean 'epochs'?"),
+        ("test.csv", "tset.csv", "no such file"),
+    ],
+)
+def test_what_is_wrong_is_one_line_before_anything_trains(
+    calmix: Any, file: Path, files: Any, place: Path, old: str, new: str, words: str
+) -> None:
+    file.write_text(file.read_text().replace(old, new))
+    ended = calmix("study", file, "--out", "out", "--data", files["train"].parent)
+    assert ended.code == 2
+    assert words in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert not (place / "out").exists()

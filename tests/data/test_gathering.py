@@ -1,0 +1,116 @@
+"""From a task to its data sets."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calmix.data.gathering import find_inside, gather, sampled
+from calmix.data.tasks import parse_task
+from calmix.errors import InputError
+
+
+def _write(path: Path, rows: Iterable[tuple[str, str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data folder: two classes, and another domain that calls them otherwise."""
+    folder = tmp_path / "data"
+    _write(folder / "a/train.jsonl", ((f"text {i}", "yes" if i % 2 else "no") for i in range(60)))
+    _write(folder / "a/test.jsonl", ((f"test {i}", "yes" if i % 2 else "no") for i in range(40)))
+    _write(folder / "b/test.jsonl", ((f"other {i}", "positive" if i % 4 else "negative") for i in range(20)))
+    _write(folder / "c/train.jsonl", ((f"many {i}", "joy+anger" if i % 2 else "calm") for i in range(400)))
+    return folder
+
+
+def _task(**changes: Any) -> Any:
+    far = {"file": "b/test", "labels": {"yes": ["positive"], "no": ["negative"]}}
+    return parse_task("t", {"train": "a/train", "test": "a/test", "ood": {"b": far}, **changes}, "t")
+
+
+def test_labels_of_another_domain_get_the_training_sets_names_and_indices(folder: Path) -> None:
+    sets = gather(_task(), folder)
+    assert sets.train.label_names == sets.ood["b"].label_names == ("no", "yes")
+    assert np.bincount(sets.ood["b"].labels).tolist() == [5, 15]
+
+
+def test_without_a_dev_set_a_tenth_of_the_training_set_becomes_it(folder: Path) -> None:
+    sets = gather(_task(), folder)
+    assert (len(sets.train), len(sets.dev), len(sets.test)) == (54, 6, 40)
+    assert np.bincount(sets.dev.labels).tolist() == [3, 3]
+    assert not set(sets.train.ids) & set(sets.dev.ids)
+
+
+def test_a_dev_set_can_be_cut_from_the_test_set(folder: Path) -> None:
+    sets = gather(_task(dev_from_test=10), folder)
+    assert (len(sets.train), len(sets.dev), len(sets.test)) == (60, 10, 30)
+    with pytest.raises(InputError, match="dev_from_test is 40, the test set has 40 rows"):
+        gather(_task(dev_from_test=40), folder)
+
+
+def test_rows_are_drawn_once_and_the_same_each_time(folder: Path) -> None:
+    first, again = gather(_task(rows=20, test_rows=7), folder), gather(_task(rows=20, test_rows=7), folder)
+    assert first.train.ids == again.train.ids
+    assert (len(first.train), len(first.test), len(first.ood["b"])) == (20, 7, 7)
+
+
+def test_a_sample_keeps_the_order_and_differs_with_the_seed(folder: Path) -> None:
+    train = gather(_task(), folder).train
+    one, other = sampled(train, 10, 0), sampled(train, 10, 1)
+    assert one.ids == [i for i in train.ids if i in set(one.ids)]
+    assert one.ids != other.ids
+    assert sampled(train, 1000, 0) is train
+
+
+def test_of_several_labels_one_is_drawn_and_renamed(folder: Path) -> None:
+    values = {"train": "c/train", "test": "c/train", "several": "+", "labels": {"happy": ["joy"]}}
+    sets = gather(parse_task("t", values, "t"), folder)
+    assert sets.test.label_names == ("anger", "calm", "happy")
+    counts = np.bincount(sets.test.labels)
+    assert counts[1] == 200
+    assert 70 < counts[0] < 130
+    again = gather(parse_task("t", values, "t"), folder)
+    assert np.array_equal(sets.test.labels, again.test.labels)
+
+
+def test_a_label_that_training_does_not_know_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match="label 'negative' is not among the training set's"):
+        gather(_task(ood={"b": "b/test"}), folder)
+
+
+def test_what_is_neither_here_nor_on_the_hub_is_said() -> None:
+    with pytest.raises(InputError, match=r"a/train is not on the hub; give the folder"):
+        gather(_task(), None)
+
+
+def test_the_shipped_corpus_needs_no_folder() -> None:
+    from calmix.data.tasks import builtin_tasks
+
+    sets = gather(parse_task("desk", builtin_tasks()["desk"], "desk"), None)
+    assert len(sets.train) == 1200
+    assert list(sets.ood) == ["ood"]
+
+
+@pytest.mark.parametrize("name", ["../data/a/train", "a/../a/train", "/etc/passwd"])
+def test_a_file_outside_the_folder_is_refused(folder: Path, name: str) -> None:
+    with pytest.raises(InputError, match="stay inside it"):
+        find_inside(folder, name)
+
+
+def test_a_link_out_of_the_folder_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.jsonl").write_text('{"text": "x", "label": "y"}\n')
+    (folder / "a/link.jsonl").symlink_to(tmp_path / "secret.jsonl")
+    with pytest.raises(InputError, match="leads out of the data folder"):
+        find_inside(folder, "a/link")
+
+
+def test_a_name_is_found_with_any_ending(folder: Path) -> None:
+    assert find_inside(folder, "a/train") == find_inside(folder, "a/train.jsonl")
+    with pytest.raises(InputError, match="no such file"):
+        find_inside(folder, "a/dev")

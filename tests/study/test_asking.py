@@ -1,0 +1,109 @@
+"""What a study asks, and what is refused before anything trains."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calmix.errors import InputError
+from calmix.study.asking import read_study
+
+
+def _read(tmp_path: Path, text: str) -> Any:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return read_study(path)
+
+
+def test_a_study_is_a_few_lines(tmp_path: Path) -> None:
+    study = _read(tmp_path, 'tasks = ["desk"]\n[[method]]\nrecipe = "erm"\n[[method]]\nrecipe = "input-mixup"\n')
+    assert (study.title, study.seeds, study.models, study.baseline) == ("mine", (0, 1, 2), ("minilm",), "erm")
+    assert [method.name for method in study.methods] == ["erm", "input-mixup"]
+    assert [task.name for task in study.tasks] == ["desk"]
+
+
+def test_a_task_can_be_changed_added_and_copied(tmp_path: Path) -> None:
+    text = """
+    tasks = ["desk", "mine", "few"]
+    [task.desk]
+    rows = 100
+    [task.mine]
+    train = "a.csv"
+    test = "b.csv"
+    [task.few]
+    like = "imdb"
+    samples = 32
+    [[method]]
+    """
+    desk, mine, few = _read(tmp_path, text).tasks
+    assert (desk.rows, desk.shipped) == (100, True)
+    assert mine.train.file == "a.csv"
+    assert (few.name, few.samples, few.train.file) == ("few", 32, "imdb/train")
+
+
+def test_an_option_can_be_varied(tmp_path: Path) -> None:
+    text = 'tasks = ["desk"]\n[[method]]\nrecipe = "input-mixup"\nvary = { alpha = [0.1, 1.0], mask = ["own"] }\n'
+    methods = _read(tmp_path, text).methods
+    assert [m.name for m in methods] == ["input-mixup alpha=0.1 mask=own", "input-mixup alpha=1.0 mask=own"]
+    assert methods[1].options == {"alpha": 1.0, "mask": "own"}
+
+
+def test_options_may_differ_between_tasks(tmp_path: Path) -> None:
+    text = """
+    tasks = ["desk", "snli"]
+    [[method]]
+    recipe = "label-smoothing"
+    tasks.snli.options = { smoothing = 0.01 }
+    """
+    method = _read(tmp_path, text).methods[0]
+    assert (method.options_on("desk"), method.options_on("snli")) == ({}, {"smoothing": 0.01})
+
+
+def test_training_settings_can_be_an_axis(tmp_path: Path) -> None:
+    text = 'tasks = ["desk"]\n[[training]]\nname = "short"\nepochs = 1\n[[training]]\nname = "long"\n[[method]]\n'
+    assert _read(tmp_path, text).settings == {"short": {"epochs": 1}, "long": {}}
+
+
+METHOD = "[[method]]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tasks = [", "is not valid TOML"),
+        (f'taks = ["desk"]\n{METHOD}', "unknown key 'taks'; did you mean 'tasks'?"),
+        (f'tasks = ["desc"]\n{METHOD}', "there is no task 'desc'; did you mean 'desk'?"),
+        (f'tasks = "desk"\n{METHOD}', "tasks: must be a list of names"),
+        ('tasks = ["desk"]', "needs at least one [[method]]"),
+        (f'tasks = ["desk"]\n{METHOD}recipe = "input-mixpu"', "did you mean input-mixup?"),
+        (f'tasks = ["desk"]\n{METHOD}options = {{ smooth = 1 }}', "did you mean smoothing?"),
+        (f'tasks = ["desk"]\n{METHOD}recpie = "erm"', "did you mean 'recipe'?"),
+        (f'tasks = ["desk"]\n{METHOD}{METHOD}', "two methods are called 'erm'"),
+        (f'tasks = ["desk"]\n[training]\nepoch = 3\n{METHOD}', "unknown key 'epoch'; did you mean 'epochs'?"),
+        (f'tasks = ["desk"]\n[training]\nepochs = 0\n{METHOD}', "--epochs must be at least 1"),
+        (f'tasks = ["desk"]\n[training]\nlr = "x"\n{METHOD}', "--lr must be a number"),
+        (f'tasks = ["desk"]\nseeds = 0\n{METHOD}', "seeds: is how many, or a list"),
+        (f'tasks = ["desk"]\nseeds = [1, 1]\n{METHOD}', "lists a seed twice"),
+        (f'tasks = ["desk"]\nbaseline = "erk"\n{METHOD}', "baseline 'erk' is no method's name; did you mean 'erm'?"),
+        (f'tasks = ["desk"]\nkeep = "some"\n{METHOD}', "keep: is one of all, metrics"),
+        (f'tasks = ["desk"]\nfigures = ["acuracy"]\n{METHOD}', "did you mean 'accuracy'?"),
+        (f'tasks = ["desk"]\n{METHOD}ensemble = {{ of = "x" }}', "is made of 'x', which is not there"),
+        (f'tasks = ["desk"]\n{METHOD}ensemble = {{ members = 2 }}', "say of which method"),
+        (f'tasks = ["desk"]\n{METHOD}subset = "hrad"', "did you mean 'hard'?"),
+        (f'tasks = ["desk"]\n{METHOD}filtered = true', "filtered is for subsets and recipes guided"),
+        (f'tasks = ["desk"]\n{METHOD}online = true', "online is for recipes guided"),
+        (f'tasks = ["desk"]\n{METHOD}tasks.snli.options = {{}}', "unknown key 'snli'"),
+        (f'tasks = ["desk"]\n{METHOD}vary = {{ smoothing = 0.1 }}', "list the values"),
+        (f'tasks = ["desk"]\n[task.mine]\ntrain = "a"\ntest = "b"\n{METHOD}', "described, but not among the tasks"),
+    ],
+)
+def test_whatever_is_wrong_is_one_line(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(InputError) as refused:
+        _read(tmp_path, text)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_study(tmp_path / "none.toml")

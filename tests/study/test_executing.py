@@ -1,0 +1,81 @@
+"""Training the runs of a study."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from calmix.study.executing import execute, job_of, trim
+from calmix.training.mapping import known_dynamics
+
+
+def _jobs(prepared: Any, specs: Any, root: Path) -> list[Any]:
+    folders = {key: root / key for key in prepared.plan.runs}
+    return [job_of(spec, folders, prepared.library) for spec in specs]
+
+
+def test_a_group_is_handed_over_together_and_each_run_comes_back(ready: Any, tmp_path: Path) -> None:
+    prepared = ready('[[method]]\nrecipe = "erm"\n')
+    jobs = _jobs(prepared, prepared.plan.groups[0], tmp_path / "runs")
+    done = list(execute(jobs))
+    assert [(job.spec.seed, failure) for job, failure in done] == [(0, None), (1, None)]
+    assert all((job.folder / "metrics.json").is_file() for job in jobs)
+    # A run that somebody else finished meanwhile is no failure.
+    assert [failure for _, failure in execute(jobs)] == [None, None]
+
+
+def test_a_failure_is_told_and_the_rest_goes_on(ready: Any, tmp_path: Path) -> None:
+    prepared = ready('[[method]]\nrecipe = "erm"\n')
+    jobs = _jobs(prepared, prepared.plan.groups[0], tmp_path / "runs")
+    jobs[0].folder.mkdir(parents=True)
+    (jobs[0].folder / "mine.txt").write_text("not a run")
+    (_, first), (_, second) = execute(jobs)
+    assert first is not None
+    assert "is not empty and holds no run of ours" in first.error
+    assert second is None
+
+
+@pytest.mark.parametrize(("take", "rows"), [("easy", 10), ("ambiguous", 10), ("both", 20), ("hard", 10)])
+def test_a_subset_run_learns_from_a_region_of_the_plain_runs_map(
+    ready: Any, tmp_path: Path, take: str, rows: int
+) -> None:
+    prepared = ready(f'[[method]]\nsubset = "{take}"\n', head="seeds = 1")
+    jobs = _jobs(prepared, prepared.plan.runs.values(), tmp_path / "runs")
+    assert [failure for _, failure in execute(jobs)] == [None, None]
+    assert json.loads((jobs[1].folder / "metrics.json").read_text())["rows"]["train"] == rows
+
+
+def test_a_filtered_recipe_gets_the_map_with_threshold_samples(ready: Any, tmp_path: Path) -> None:
+    methods = '[[method]]\nrecipe = "tdmixup"\nfiltered = true\npercentile = 99\n'
+    prepared = ready(methods, head='seeds = 1\nkeep = "metrics"')
+    jobs = _jobs(prepared, prepared.plan.runs.values(), tmp_path / "runs")
+    for job in jobs:
+        assert [failure for _, failure in execute([job])] == [None]
+        trim(job.spec, job.folder, "metrics")
+    assert known_dynamics(jobs[0].folder, jobs[0].sets.train).dropped is not None
+    assert not (jobs[0].folder / "threshold-1").exists()
+
+
+def test_what_is_kept_for_tables_is_little(ready: Any, tmp_path: Path) -> None:
+    prepared = ready('[[method]]\nrecipe = "erm"\n[[method]]\nrecipe = "erl"\n', head="seeds = 1")
+    jobs = _jobs(prepared, prepared.plan.runs.values(), tmp_path / "runs")
+    list(execute(jobs))
+    for job in jobs:
+        before = pq.read_table(job.folder / "predictions-test.parquet")
+        trim(job.spec, job.folder, "all")
+        assert (job.folder / "model").is_dir()
+        trim(job.spec, job.folder, "metrics")
+        trim(job.spec, job.folder, "metrics")
+        left = {path.name for path in job.folder.iterdir()}
+        sets = {f"predictions-{name}.parquet" for name in ("dev", "test", "ood-other")}
+        assert left == {"log.jsonl", "metrics.json", "run.toml"} | sets | ({"datamap.parquet"} & left)
+        after = pq.read_table(job.folder / "predictions-test.parquet")
+        assert after.column_names == ["label", "p_animal", "p_food", "p_weather", "logits"]
+        assert after["label"].to_pylist() == before["label"].to_pylist()
+        assert after["logits"].to_pylist() == before["logits"].to_pylist()
+    # The plain run's map may guide others, and needs no texts for it.
+    assert not (jobs[1].folder / "datamap.parquet").exists()
+    assert "text" not in pq.read_table(jobs[0].folder / "datamap.parquet").column_names
+    assert len(known_dynamics(jobs[0].folder, jobs[0].sets.train).dynamics) == 30

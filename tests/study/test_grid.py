@@ -1,0 +1,97 @@
+"""The runs of a study, their keys, and what is shared."""
+
+from typing import Any
+
+import pytest
+
+from calmix.errors import InputError
+from calmix.study.grid import Plan, Spec
+
+GUIDED = '[[method]]\nrecipe = "{}"\n'
+
+
+def _of(plan: Plan, **wanted: Any) -> list[Spec]:
+    return [spec for spec in plan.runs.values() if all(getattr(spec, k) == v for k, v in wanted.items())]
+
+
+def test_a_guided_run_needs_the_plain_run_of_the_same_seed_which_is_in_the_grid_already(ready: Any) -> None:
+    plan = ready().plan
+    assert len(plan.runs) == 4
+    plain = {spec.seed: spec for spec in _of(plan, recipe="erm")}
+    for spec in _of(plan, recipe="tdmixup"):
+        assert spec.needs["dynamics"].key == plain[spec.seed].key
+    # Whoever is needed comes first.
+    assert [spec.recipe for spec in plan.runs.values()] == ["erm", "erm", "tdmixup", "tdmixup"]
+
+
+def test_without_a_plain_row_the_plain_runs_are_made_once_for_all(ready: Any) -> None:
+    plan = ready(GUIDED.format("tdmixup") + GUIDED.format("informed-mixup")).plan
+    assert len(_of(plan, recipe="erm")) == 2
+    assert len(plan.runs) == 6
+    assert {cell.method for cell in plan.cells} == {"tdmixup", "informed-mixup"}
+
+
+def test_a_filter_is_a_map_shared_by_all_who_want_it(ready: Any) -> None:
+    methods = """
+    [[method]]
+    recipe = "tdmixup"
+    filtered = true
+    [[method]]
+    subset = "easy"
+    filtered = true
+    [[method]]
+    subset = "both"
+    """
+    plan = ready(methods).plan
+    assert len(_of(plan, what="map")) == 2
+    easy = _of(plan, subset="easy")[0]
+    assert easy.needs["dynamics"].what == "map"
+    assert _of(plan, subset="both")[0].needs["dynamics"].is_plain
+
+
+def test_runs_that_differ_only_in_seed_form_a_group(ready: Any) -> None:
+    groups = ready().plan.groups
+    assert [[spec.seed for spec in group] for group in groups] == [[0, 1], [0, 1]]
+
+
+def test_keys_tell_settings_data_seeds_and_models_apart_and_nothing_else(ready: Any) -> None:
+    def keys(**changes: Any) -> set[str]:
+        return set(ready(**changes).plan.runs)
+
+    base = keys()
+    assert keys(head='seeds = 2\ntitle = "other"\nbins = 10\nkeep = "metrics"') == base
+    assert not keys(training="[training]\nepochs = 1") & base
+    assert not keys(head="seeds = [5]") & base
+    assert not keys(more="rows = 20") & base
+
+
+def test_an_ensemble_takes_a_window_of_seeds_and_trains_what_is_missing(ready: Any) -> None:
+    methods = '[[method]]\nrecipe = "erm"\n[[method]]\nname = "many"\nensemble = { of = "erm", members = 3 }\n'
+    plan = ready(methods).plan
+    assert sorted(spec.seed for spec in plan.runs.values()) == [0, 1, 2, 3]
+    seeds = [[plan.runs[key].seed for key in cell.runs] for cell in plan.cells if cell.method == "many"]
+    assert seeds == [[0, 1, 2], [1, 2, 3]]
+    apart = ready(methods.replace("members = 3", "members = 3, disjoint = true")).plan
+    seeds = [[apart.runs[key].seed for key in cell.runs] for cell in apart.cells if cell.method == "many"]
+    assert seeds == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_samples_are_drawn_for_each_seed_and_still_form_a_group(ready: Any) -> None:
+    prepared = ready('[[method]]\nrecipe = "erm"\n', more="samples = 12")
+    drawn = [prepared.library.sets("tiny", seed).train for seed in (0, 1)]
+    assert [len(examples) for examples in drawn] == [12, 12]
+    assert drawn[0].ids != drawn[1].ids
+    assert len(prepared.plan.groups) == 1
+
+
+def test_how_many_samples_a_run_sees_is_told(ready: Any) -> None:
+    plan = ready('[[method]]\nrecipe = "erm"\n[[method]]\nsubset = "easy"\n').plan
+    assert [spec.samples for spec in plan.runs.values()] == [60, 60, 19, 19]
+
+
+def test_what_is_missing_is_told_before_anything_trains(ready: Any) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        ready(task='[task.t]\ntrain = "tiny/train"\ntest = "tiny/nothing"')
+    filtered = '[[method]]\nrecipe = "tdmixup"\nfiltered = true\n'
+    with pytest.raises(InputError, match="the AUM filter is for classes"):
+        ready(filtered, task='[task.t]\ntrain = "choices/train"\ntest = "choices/test"', choices=True)

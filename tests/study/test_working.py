@@ -1,0 +1,120 @@
+"""Working through a study: continued, shared with other workers, and not stopped by a run that fails."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calmix.study import working
+from calmix.study.executing import Failure
+from calmix.study.working import Storage, state_of, work
+
+
+def test_finished_runs_are_never_repeated(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = ready()
+    state = work(prepared.plan, prepared.storage, prepared.library)
+    assert (state.done, state.failed, state.open) == (4, 0, 0)
+
+    def nobody(*_args: Any, **_kwargs: Any) -> Any:
+        raise AssertionError("nothing is left to do")
+
+    monkeypatch.setattr(working, "execute", nobody)
+    again = ready()
+    assert work(again.plan, again.storage, again.library).done == 4
+
+
+def test_a_larger_study_makes_only_what_is_new(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = ready('[[method]]\nrecipe = "erm"\n')
+    work(prepared.plan, prepared.storage, prepared.library)
+    made: list[str] = []
+    original = working.execute
+
+    def watched(jobs: Any, **kwargs: Any) -> Any:
+        made.extend(job.spec.recipe for job in jobs)
+        return original(jobs, **kwargs)
+
+    monkeypatch.setattr(working, "execute", watched)
+    larger = ready()
+    work(larger.plan, larger.storage, larger.library)
+    assert made == ["tdmixup", "tdmixup"]
+
+
+def test_a_study_stopped_in_the_middle_of_a_run_goes_on(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = ready()
+    monkeypatch.setattr("calmix.training.loop._POLL", 0.0)
+    seen: list[int] = []
+
+    def stop(state: Any) -> None:
+        seen.append(state.done)
+        if state.done == 1 and state.samples_done > 60:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work(prepared.plan, prepared.storage, prepared.library, on_state=stop)
+    assert state_of(prepared.plan, prepared.storage).done == 1
+    assert work(prepared.plan, prepared.storage, prepared.library).done == 4
+
+
+def test_a_failure_is_noted_and_those_who_need_the_run_fail_with_it(ready: Any) -> None:
+    prepared = ready()
+    first = next(iter(prepared.plan.runs.values()))
+    folder = prepared.storage.folder(first.key)
+    folder.mkdir(parents=True)
+    (folder / "mine.txt").write_text("not a run")
+    state = work(prepared.plan, prepared.storage, prepared.library)
+    assert (state.done, state.failed) == (2, 2)
+    guided = next(
+        spec for spec in prepared.plan.runs.values() if spec.needs and spec.needs["dynamics"].key == first.key
+    )
+    assert "not empty" in prepared.storage.failure(first.key)["error"]
+    assert "the run that gives its dynamics failed" in prepared.storage.failure(guided.key)["error"]
+    # It is not tried again unless one asks for it.
+    (folder / "mine.txt").unlink()
+    assert work(prepared.plan, prepared.storage, prepared.library).failed == 2
+    for key in prepared.plan.runs:
+        prepared.storage.forgive(key)
+    assert work(prepared.plan, prepared.storage, prepared.library).done == 4
+
+
+def test_no_run_is_begun_after_the_time_is_up(ready: Any) -> None:
+    prepared = ready()
+    state = work(prepared.plan, prepared.storage, prepared.library, until=time.monotonic())
+    assert (state.done, state.open) == (0, 4)
+    assert not prepared.storage.root.exists()
+
+
+def test_a_run_that_another_worker_holds_is_waited_for_and_taken_once_it_is_free(
+    ready: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = ready()
+    first = next(iter(prepared.plan.runs))
+    other = prepared.storage.holding(first)
+    other.__enter__()
+    waited: list[int] = []
+
+    def wait(_seconds: float) -> None:
+        waited.append(state_of(prepared.plan, prepared.storage).done)
+        other.__exit__(None, None, None)
+
+    monkeypatch.setattr(working.time, "sleep", wait)
+    assert work(prepared.plan, prepared.storage, prepared.library).done == 4
+    # Everything else was made first: one plain run, and the one it guides.
+    assert waited == [2]
+
+
+def test_where_a_study_stands_is_told_in_samples(ready: Any) -> None:
+    prepared = ready('[[method]]\nrecipe = "erm"\n')
+    states: list[Any] = []
+    work(prepared.plan, prepared.storage, prepared.library, on_state=states.append)
+    assert [state.samples_done for state in states][-1] == states[-1].samples == 120
+    assert any("tiny" in state.current for state in states)
+
+
+def test_a_note_of_failure_that_is_damaged_is_no_failure(tmp_path: Path, ready: Any) -> None:
+    spec = next(iter(ready().plan.runs.values()))
+    storage = Storage(tmp_path / "runs")
+    storage.fail(spec, Failure("why", ""))
+    assert storage.failure(spec.key)["error"] == "why"
+    (tmp_path / "runs" / ".failed" / f"{spec.key}.json").write_text("{")
+    assert storage.failure(spec.key) is None
