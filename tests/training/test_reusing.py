@@ -33,9 +33,9 @@ def test_copies_may_be_changed() -> None:
 
 def test_what_was_not_used_for_long_is_let_go() -> None:
     with reusing():
-        kept = [reused("kind", key, lambda: object()) for key in range(30)]
-        assert reused("kind", 29, lambda: object()) is kept[29]
-        assert reused("kind", 0, lambda: object()) is not kept[0]
+        kept = [reused("kind", key, object) for key in range(30)]
+        assert reused("kind", 29, object) is kept[29]
+        assert reused("kind", 0, object) is not kept[0]
 
 
 @pytest.mark.parametrize("lengths", [(32, 8), (8, 32)])
