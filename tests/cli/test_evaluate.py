@@ -15,6 +15,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=lambda token: pytest.fail(f"{token} is not JSON"))
 
 
+@pytest.mark.usefixtures("place")
 def test_a_model_is_measured_on_each_file(calmix: Any, trained: Path, files: Any) -> None:
     ended = calmix("evaluate", trained, files["test"], files["dev"], "--json", "--bins", 7)
     assert (ended.code, ended.err) == (0, "")
@@ -27,6 +28,7 @@ def test_a_model_is_measured_on_each_file(calmix: Any, trained: Path, files: Any
     assert test["ece"] == measure(probs, examples.labels, bins=7)["ece"]
 
 
+@pytest.mark.usefixtures("place")
 def test_the_table_has_intervals_and_a_warning_for_few_rows(calmix: Any, trained: Path, files: Any) -> None:
     ended = calmix("evaluate", trained, files["test"])
     assert ended.code == 0
@@ -59,6 +61,7 @@ def test_predictions_made_anywhere_are_measured(calmix: Any, place: Path, conten
     assert found["brier"] == pytest.approx((2 * 0.25**2 + 2 * 0.5**2) / 2)
 
 
+@pytest.mark.usefixtures("place")
 def test_our_own_predictions_can_be_measured_again(calmix: Any, trained: Path) -> None:
     file = trained / "predictions-dev.parquet"
     found = strict(calmix("evaluate", "--predictions", file, "--json").out)[str(file)]
@@ -72,3 +75,39 @@ def test_a_certain_mistake_is_null_in_json_and_a_dash_in_the_table(calmix: Any, 
     assert ended.code == 0, ended.err
     strict(ended.out)
     assert calmix("evaluate", "--predictions", "p.csv").code == 0
+
+
+def test_an_evaluation_leaves_its_figures_predictions_and_page(
+    calmix: Any, trained: Path, files: Any, place: Path, tree: Any
+) -> None:
+    ended = calmix("evaluate", trained, files["test"], files["dev"], "--out", "judged")
+    assert (ended.code, "page: judged/report.html\n" in ended.out) == (0, True), ended.err
+    metrics = json.loads((place / "judged" / "metrics.json").read_text())
+    found = strict(calmix("evaluate", trained, files["test"], files["dev"], "--json", "--no-report").out)
+    assert {metrics["files"][name]: stages["after"] for name, stages in metrics["splits"].items()} == found
+    assert "as it is" in (place / "judged" / "report.html").read_text(encoding="utf-8")
+    before = tree(place / "judged")
+    assert calmix("evaluate", trained, files["test"], files["dev"], "--out", "judged").code == 0
+    assert tree(place / "judged") == before
+    ended = calmix("evaluate", trained, files["dev"], "--out", "judged")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+
+
+def test_without_a_place_it_goes_below_evaluations_and_without_a_page_nowhere(
+    calmix: Any, trained: Path, files: Any, place: Path
+) -> None:
+    assert calmix("evaluate", trained, files["test"], "--no-report").code == 0
+    assert list(place.iterdir()) == []
+    assert calmix("evaluate", trained, files["test"], "--json").code == 0
+    (folder,) = (place / "evaluations").iterdir()
+    assert folder.name.startswith(f"{trained.name}-")
+    assert (folder / "report.html").is_file()
+
+
+def test_predictions_made_anywhere_get_a_page_with_their_groups(calmix: Any, place: Path) -> None:
+    (place / "p.csv").write_text("label,p_a,p_b,who\na,0.9,0.1,<b>ann\nb,0.2,0.8,bob\na,0.6,0.4,bob\n")
+    ended = calmix("evaluate", "--predictions", "p.csv", "--group", "who", "--out", "judged")
+    assert ended.code == 0, ended.err
+    page = (place / "judged" / "report.html").read_text(encoding="utf-8")
+    assert "&lt;b&gt;ann" in page
+    assert calmix("report", "judged").code == 0

@@ -24,6 +24,12 @@ def evaluate(
     choices: Annotated[str | None, typer.Option(help="Column with the choices.")] = None,
     label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
     bins: Annotated[int, typer.Option(help="Bins of the calibration errors.", min=1)] = 15,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for figures, predictions and page. Default: evaluations/MODEL-HASH.")
+    ] = None,
+    no_report: Annotated[
+        bool, typer.Option("--no-report", help="Write no report.html; without --out, nothing at all.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON on stdout, nothing else there.")] = False,
 ) -> None:
     """Measure accuracy and calibration, with 95 % intervals.
@@ -45,7 +51,7 @@ def evaluate(
             model or "", files or [], {"text": text, "text_b": text_b, "choices": choices, "label": label}, as_json
         )
     )
-    for name, (probs, labels, table) in sources.items():
+    for name, (probs, labels, table, *_) in sources.items():
         if group is not None and group not in table.column_names:
             raise InputError(
                 f"{name}: has no column {group!r} to group by (there are: {', '.join(table.column_names)})"
@@ -58,23 +64,55 @@ def evaluate(
         if group is not None:
             found["groups"] = measure_groups(probs, labels, table[group].to_pylist(), bins=bins)
         figures[name] = json_safe(found)
+    page = _write(model, sources, figures, bins, out, no_report) if out is not None or not no_report else None
     if as_json:
         print_json(figures)
         return
     interval_table(figures)
+    if page is not None:
+        print(f"page: {page}")
     if any(found["n"] < 200 for found in figures.values()):
         note("under 200 rows, calibration errors say little: look at the intervals")
 
 
+def _write(
+    model: str | None, sources: dict[str, Any], figures: dict[str, Any], bins: int, out: Path | None, no_report: bool
+) -> Path | None:
+    """Write the evaluation to its folder; return its page, unless none is wanted."""
+    from calmix.training.recording import evaluation_folder, record_evaluation
+
+    config = {
+        "command": "evaluate",
+        "model": model or "predictions",
+        "bins": bins,
+        "data": {name: digest for name, (_, _, _, _, digest) in sources.items()},
+    }
+    folder = evaluation_folder(config) if out is None else out
+    record_evaluation(folder, config, figures, {name: found[3] for name, found in sources.items()})
+    if no_report:
+        return None
+    from calmix.report import write_run_page
+
+    return write_run_page(folder)
+
+
+# Both return, by file: probabilities, labels, the table to group by, the predictions to keep, a hash of the data.
 def _from_files(paths: list[str]) -> dict[str, Any]:
     from calmix.training import read_predictions
+    from calmix.training.folder import file_hash
+    from calmix.training.recording import bare_predictions
 
-    return {path: read_predictions(path) for path in paths}
+    found = {}
+    for path in paths:
+        probs, labels, table = read_predictions(path)
+        found[path] = (probs, labels, table, bare_predictions(probs, labels, table), file_hash(Path(path)))
+    return found
 
 
 def _from_model(model: str, files: list[str], columns: dict[str, str | None], quiet: bool) -> dict[str, Any]:
     from calmix.data import read_examples
     from calmix.models import load
+    from calmix.training import prediction_table
 
     classifier = load(model)
     known = classifier.label_names or None
@@ -82,5 +120,7 @@ def _from_model(model: str, files: list[str], columns: dict[str, str | None], qu
     found = {}
     for file, examples in sets.items():
         with working_bar(Path(file).name, len(examples), quiet) as bar:
-            found[file] = (classifier.probabilities(examples, progress=bar), examples.labels, examples.table)
+            probs = classifier.probabilities(examples, progress=bar)
+        kept = prediction_table(examples, probs, label_names=classifier.label_names)
+        found[file] = (probs, examples.labels, examples.table, kept, examples.digest())
     return found

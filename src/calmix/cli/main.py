@@ -18,8 +18,10 @@ from calmix.cli.demo import demo
 from calmix.cli.evaluate import evaluate
 from calmix.cli.export import export
 from calmix.cli.map import map_
+from calmix.cli.plot import plot
 from calmix.cli.predict import predict
 from calmix.cli.recipes import recipes
+from calmix.cli.report import report
 from calmix.cli.showing import plain
 from calmix.cli.study import study
 from calmix.cli.subset import subset
@@ -52,7 +54,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for _command in (train, predict, evaluate, calibrate, map_, subset, study, export, recipes, demo):
+for _command in (train, predict, evaluate, calibrate, map_, subset, study, report, plot, export, recipes, demo):
     app.command(_command.__name__.rstrip("_"))(_interruptible(_command))
 
 

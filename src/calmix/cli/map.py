@@ -35,6 +35,7 @@ def map_(
     choices: Annotated[str | None, typer.Option(help="Column with the choices.")] = None,
     label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
     id: Annotated[str | None, typer.Option(help="Column with a unique id.")] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.html.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON on stdout, nothing else there.")] = False,
 ) -> None:
     """Train plainly, record what training reveals about each sample, and draw the map.
@@ -79,6 +80,11 @@ def map_(
         )
     if not processes().is_main_process:
         return
+    page = None
+    if not no_report:
+        from calmix.report import write_run_page
+
+        page = write_run_page(out)
     if as_json:
         print_json({"folder": str(out), **done.figures})
         return
@@ -89,16 +95,19 @@ def map_(
         print(f"{figures['dropped_by_filter']:,} easy samples are below the threshold samples and marked as not kept")
     if clean is not None:
         print(f"table without the suspects: {clean}")
+    if page is not None:
+        print(f"page, to read and mark samples in: {page}")
     print(f"map: {out / 'datamap.parquet'}" + (f", {out / 'datamap.png'}" if drawn else ""))
 
 
 def _draw(done: "Survey") -> bool:
+    from calmix.report import draw_datamap, prepare_datamap, save_figure
+
     try:
-        from calmix.report import draw_datamap, prepare_datamap, save_figure
+        figure = draw_datamap(prepare_datamap(done.dynamics))
     except ImportError:
         note("no figure: it needs matplotlib (pip install 'calmix[report]')")
         return False
-    figure = draw_datamap(prepare_datamap(done.dynamics))
     for ending in ("png", "svg"):
         save_figure(figure, done.folder / f"datamap.{ending}")
     return True

@@ -147,6 +147,7 @@ def train(
             "--dry-run", help="Read everything, estimate time and memory, write nothing.", rich_help_panel=_RUN
         ),
     ] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.html.", rich_help_panel=_RUN)] = False,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print the figures as JSON on stdout, nothing else there.", rich_help_panel=_RUN),
@@ -211,6 +212,11 @@ def train(
         )
     if not processes().is_main_process:
         return
+    page = None
+    if not (dry_run or no_report):
+        from calmix.report import write_run_page
+
+        page = write_run_page(run.folder)
     if as_json:
         print_json({"folder": str(run.folder), **run.metrics})
     elif dry_run:
@@ -219,6 +225,8 @@ def train(
         figures_table(run.metrics["splits"])
         for line in guarantee_lines(run.metrics):
             print(line)
+        if page is not None:
+            print(f"page: {page}")
         print(f"model: {run.model}")
     if push_to_hub is not None and not dry_run:
         note(f"uploaded to {push(run.model, push_to_hub)}")

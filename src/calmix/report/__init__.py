@@ -1,14 +1,59 @@
-"""Figures and pages: `prepare_*` gives the numbers, `draw_*` a picture of them."""
+"""Figures and pages: `prepare_*` gives the numbers, `draw_*` a picture of them, `write_*_page` a page."""
 
-from calmix.report.datamap import DataMap, draw_datamap, prepare_datamap, save_figure
-from calmix.report.reliability import ReliabilityCurve, draw_reliability, prepare_reliability
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from calmix.report.confusion import Confusion, draw_confusion, prepare_confusion
+    from calmix.report.curves import TrainingCurves, draw_curves, prepare_curves
+    from calmix.report.datamap import DataMap, draw_datamap, prepare_datamap
+    from calmix.report.figures import save_figure
+    from calmix.report.reliability import ReliabilityCurve, draw_reliability, prepare_reliability
+    from calmix.report.run_page import write_run_page
+    from calmix.report.runs import RunFolder, read_run
+    from calmix.report.selective import RiskCurve, draw_risk_coverage, prepare_risk_coverage
+    from calmix.report.verdict import Verdict, prepare_verdict
+
+# File → names. Resolved on first use: a page needs no matplotlib, a figure no jinja2.
+_HOMES = {
+    "confusion": "Confusion draw_confusion prepare_confusion",
+    "curves": "TrainingCurves draw_curves prepare_curves",
+    "datamap": "DataMap draw_datamap prepare_datamap",
+    "figures": "save_figure",
+    "reliability": "ReliabilityCurve draw_reliability prepare_reliability",
+    "run_page": "write_run_page",
+    "runs": "RunFolder read_run",
+    "selective": "RiskCurve draw_risk_coverage prepare_risk_coverage",
+    "verdict": "Verdict prepare_verdict",
+}
+_LAZY = {name: f"calmix.report.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "Confusion",
     "DataMap",
     "ReliabilityCurve",
+    "RiskCurve",
+    "RunFolder",
+    "TrainingCurves",
+    "Verdict",
+    "draw_confusion",
+    "draw_curves",
     "draw_datamap",
     "draw_reliability",
+    "draw_risk_coverage",
+    "prepare_confusion",
+    "prepare_curves",
     "prepare_datamap",
     "prepare_reliability",
+    "prepare_risk_coverage",
+    "prepare_verdict",
+    "read_run",
     "save_figure",
+    "write_run_page",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'calmix.report' has no attribute {name!r}")

@@ -1,20 +1,18 @@
 """The data map as a picture: confidence over variability, one point per training sample."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
 from numpy.typing import NDArray
 
-from calmix.data import atomic_path
 from calmix.dynamics import Dynamics, Region, label_issues, regions
+from calmix.report.figures import look, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DataMap", "draw_datamap", "prepare_datamap", "save_figure"]
+__all__ = ["DataMap", "draw_datamap", "prepare_datamap"]
 
 # Enough points to see the shape; more only make the file large.
 _MOST = 20_000
@@ -24,9 +22,6 @@ _STYLES = {
     Region.AMBIGUOUS: ("ambiguous", "#e9a23b", "^"),
     Region.HARD: ("hard", "#7b4ea3", "s"),
 }
-
-# Without the salt, and with a date, no two SVG files of one figure are the same.
-_LOOK = {"svg.hashsalt": "calmix", "font.size": 10, "savefig.dpi": 150}
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +60,8 @@ def prepare_datamap(dynamics: Dynamics, *, most: int = _MOST, seed: int = 0) -> 
 
 def draw_datamap(points: DataMap) -> "Figure":
     """Return the figure of a data map."""
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(_LOOK):
-        figure = Figure(figsize=(7.2, 5.2), layout="constrained")
+    with look():
+        figure = new_figure(7.2, 5.2)
         axes = figure.add_subplot()
         size = float(np.clip(4000 / max(1, len(points.region)), 4, 28))
         for code, (name, colour, marker) in _STYLES.items():
@@ -107,10 +100,3 @@ def draw_datamap(points: DataMap) -> "Figure":
         axes.legend(loc="lower right", frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
     return figure
-
-
-def save_figure(figure: "Figure", path: str | Path) -> None:
-    """Write a figure, its format told by the name: the same figure gives the same bytes."""
-    kind = Path(path).suffix.removeprefix(".")
-    with atomic_path(path) as temporary, matplotlib.rc_context(_LOOK):
-        figure.savefig(temporary, format=kind, metadata={"Date": None} if kind == "svg" else None)

@@ -1,0 +1,27 @@
+"""`calmix report`: the page of a run, or of several side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calmix.errors import InputError
+
+__all__ = ["report"]
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, maps or evaluations.")],
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file. Default: RUN/report.html; of several, comparison.html.")
+    ] = None,
+) -> None:
+    """Make the page of a run, or compare several: one HTML file that opens anywhere, offline.
+
+    Example: `calmix report run`, or `calmix report runs/erm runs/mixup --out comparison.html`
+    """
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"--out {out}: a page is an HTML file; let the name end in .html")
+    from calmix.report import write_run_page
+
+    print(f"page: {write_run_page(runs[0], out)}")

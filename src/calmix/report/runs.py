@@ -1,0 +1,147 @@
+"""What a finished run, map or evaluation left in its folder, read back to be shown."""
+
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from calmix.calibration import Temperature
+from calmix.data import read_table
+from calmix.dynamics import Dynamics
+from calmix.errors import InputError
+from calmix.training import read_predictions
+from calmix.training.mapping import TEXTS
+
+__all__ = ["Judged", "RunFolder", "Stage", "read_run"]
+
+Stage = Literal["before", "after"]
+"""Before or after temperature scaling; what is judged as it stands is `after`."""
+_OUTSIDE = "ood-"
+# In the order people ask for them.
+_ORDER = {"test": 0, "guard": 2, "dev": 3}
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A labelled data set and what the model said about it."""
+
+    name: str
+    title: str
+    outside: bool
+    """Whether it is out of domain."""
+    figures: dict[Stage, dict[str, Any]]
+    """As they are in `metrics.json`."""
+    probs: dict[Stage, NDArray[np.float64]]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    """Empty for multiple choice, whose choices are not classes."""
+    ids: tuple[str, ...]
+
+    @property
+    def chosen_by(self) -> bool:
+        """Whether the epoch or the temperature was chosen by these rows, so that their figures flatter."""
+        return self.name == "dev"
+
+
+@dataclass(frozen=True, eq=False)
+class RunFolder:
+    """A finished run (or map, or evaluation): where it is and what is in it."""
+
+    path: Path
+    kind: Literal["train", "map", "evaluate"]
+    record: str
+    """`run.toml`, as it stands."""
+    settings: dict[str, Any]
+    metrics: dict[str, Any]
+    judged: tuple[Judged, ...] = ()
+    dynamics: Dynamics | None = None
+    texts: pa.Table | None = None
+    """The columns of the map that hold what was read, one row for each sample of `dynamics`."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """What people call it: the name of its folder."""
+        return self.path.absolute().name
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The options it was made with."""
+        return dict(self.settings.get("config", {}))
+
+    @property
+    def bins(self) -> int:
+        """Of its calibration errors."""
+        return int(self.config.get("bins", 15))
+
+
+def read_run(folder: str | Path) -> RunFolder:
+    """Return the finished run in a folder."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; give the folder of a run, a map or an evaluation")
+    if not (folder / "run.toml").is_file():
+        raise InputError(f"{folder}: holds no run of ours (no run.toml)")
+    if not (folder / "metrics.json").is_file():
+        raise InputError(f"{folder}: the run there is not finished (no metrics.json); the same command continues it")
+    try:
+        record = (folder / "run.toml").read_text(encoding="utf-8")
+        settings = tomllib.loads(record)
+        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        log = (folder / "log.jsonl").read_text(encoding="utf-8") if (folder / "log.jsonl").is_file() else ""
+        history = [json.loads(line) for line in log.splitlines()]
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InputError(f"{folder}: run.toml, metrics.json or log.jsonl is damaged ({error})") from None
+    titles = metrics.get("files", {})
+    judged = tuple(_judged(folder, name, stages, titles) for name, stages in metrics.get("splits", {}).items())
+    command = settings.get("config", {}).get("command", "train")
+    dynamics = Dynamics.load(folder / "datamap.parquet") if (folder / "datamap.parquet").is_file() else None
+    return RunFolder(
+        path=folder,
+        kind=command if command in ("map", "evaluate") else "train",
+        record=record,
+        settings=settings,
+        metrics=metrics,
+        judged=tuple(sorted(judged, key=lambda one: _ORDER.get(one.name, 1))),
+        dynamics=dynamics,
+        texts=None if dynamics is None else _texts(folder / "datamap.parquet"),
+        history=history,
+    )
+
+
+def _texts(file: Path) -> pa.Table:
+    table = read_table(file)
+    return table.select([name for name in TEXTS if name in table.column_names])
+
+
+def _judged(folder: Path, name: str, figures: dict[Stage, dict[str, Any]], titles: dict[str, str]) -> Judged:
+    probs, labels, table = read_predictions(folder / f"predictions-{name}.parquet")
+    scored: dict[Stage, NDArray[np.float64]] = {"after": probs}
+    if "before" in figures:
+        scored = {"before": _unscaled(table, probs.shape[1]), **scored}
+    outside = name.startswith(_OUTSIDE)
+    return Judged(
+        name=name,
+        title=titles.get(name, f"{name.removeprefix(_OUTSIDE)}, out of domain" if outside else name),
+        outside=outside,
+        figures=figures,
+        probs=scored,
+        labels=labels,
+        classes=tuple(c.removeprefix("p_") for c in table.column_names if c.startswith("p_")),
+        ids=tuple(table["id"].to_pylist()) if "id" in table.column_names else (),
+    )
+
+
+def _unscaled(table: pa.Table, width: int) -> NDArray[np.float64]:
+    """Return the probabilities before temperature scaling, from the logits; choices that are not there get 0."""
+    column = table["logits"].combine_chunks()
+    flat = np.asarray(column.flatten(), dtype=np.float32)
+    lengths = np.diff(np.asarray(column.offsets))
+    logits = np.full((len(lengths), width), -np.inf, dtype=np.float32)
+    logits[np.arange(width) < lengths[:, None]] = flat
+    return np.asarray(Temperature(1.0)(logits), dtype=np.float64)

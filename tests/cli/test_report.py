@@ -1,0 +1,54 @@
+"""`calmix report`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def run(trained: Path, place: Path) -> Path:
+    """A copy of a finished run, in the folder the command runs in."""
+    import shutil
+
+    shutil.copytree(trained, place / "run")
+    return Path("run")
+
+
+def test_a_run_gets_its_page(calmix: Any, run: Path) -> None:
+    ended = calmix("report", run)
+    assert (ended.code, ended.out, ended.err) == (0, "page: run/report.html\n", "")
+    assert "When it says" in (run / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_page_goes_where_one_says(calmix: Any, run: Path, place: Path) -> None:
+    assert calmix("report", run, "--out", "pages/mine.html").out == "page: pages/mine.html\n"
+    assert (place / "pages" / "mine.html").is_file()
+    assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize("words", [["nowhere"], ["."], ["run", "--out", "page.pdf"], ["run/model"]])
+def test_what_is_wrong_ends_in_one_line_and_leaves_nothing(
+    calmix: Any, run: Path, place: Path, tree: Any, words: list[str]
+) -> None:
+    before = tree(place)
+    ended = calmix("report", *words)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert tree(place) == before
+
+
+def test_training_leaves_a_page_unless_told_not_to(calmix: Any, files: Any, checkpoint: Any, place: Path) -> None:
+    words = ["train", files["train"], "--dev", files["dev"], "--model", checkpoint("bert"), "--epochs", 1]
+    ended = calmix(*words, "--out", "run")
+    assert "page: run/report.html\n" in ended.out
+    assert (place / "run" / "report.html").is_file()
+    assert "page:" not in calmix(*words, "--out", "bare", "--no-report").out
+    assert not (place / "bare" / "report.html").exists()
+
+
+def test_a_map_leaves_a_page_unless_told_not_to(calmix: Any, files: Any, checkpoint: Any, place: Path) -> None:
+    words = ["map", files["train"], "--model", checkpoint("bert"), "--epochs", 1]
+    assert "page, to read and mark samples in: map/report.html\n" in calmix(*words, "--out", "map").out
+    assert (place / "map" / "report.html").is_file()
+    assert calmix(*words, "--out", "bare", "--no-report").code == 0
+    assert not (place / "bare" / "report.html").exists()

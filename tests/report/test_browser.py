@@ -1,0 +1,220 @@
+"""The page in a real browser: it says nothing, asks for nothing, and does what it offers."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calmix.report import read_run, write_run_page
+
+pytestmark = pytest.mark.usefixtures("chromium")
+SIZES = [(1280, 800, "light"), (390, 844, "light"), (1280, 800, "dark")]
+
+
+@pytest.mark.parametrize(("width", "height", "scheme"), SIZES)
+def test_it_fits_every_screen(open_page: Any, make_run: Any, width: int, height: int, scheme: str) -> None:
+    page = open_page(write_run_page(make_run()), width=width, height=height, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, ground[4:-1].split(","))) < 200) == (scheme == "dark")
+    assert page.locator("#reliability figure svg").count() == 3
+    assert page.locator("#failure").is_hidden()
+
+
+def test_diagrams_follow_their_choices(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run()))
+    lines = page.locator("#reliability figure").first.locator("path.line")
+    assert lines.count() == 2
+    page.select_option("#stage", "after")
+    assert lines.count() == 1
+    before = lines.first.get_attribute("d")
+    page.select_option("#class", label="predicted as food")
+    assert lines.first.get_attribute("d") != before
+    page.select_option("#confusion-set", label="far, out of domain")
+    assert page.locator(".confusion:visible").count() == 1
+
+
+def test_the_slider_tells_what_is_answered_and_what_goes_to_a_human(open_page: Any, make_run: Any) -> None:
+    folder = make_run()
+    page = open_page(write_run_page(folder))
+    test = read_run(folder).judged[0]
+    confidence = test.probs["after"].max(axis=1)
+    right = test.probs["after"].argmax(axis=1) == test.labels
+    seen = set()
+    for threshold in (0.0, 0.555, 0.9, 1.0):
+        page.locator("#threshold").fill(str(threshold))
+        answered = confidence >= threshold
+        shown = page.locator("#answered").inner_text()
+        assert shown == f"{answered.sum():,} of 400 rows"
+        assert page.locator("#to-human").inner_text() == f"{(~answered).sum():,}"
+        expected = f"{100 * right[answered].mean():.1f} %" if answered.any() else "–"
+        assert page.locator("#accuracy").inner_text() == expected
+        seen.add(shown)
+    assert len(seen) >= 3
+    page.locator("#threshold").fill("0.7")
+    page.locator("#threshold").press("ArrowRight")
+    assert page.locator("#threshold-shown").inner_text() == "0.705"
+
+
+def test_a_guarantee_sets_the_slider_and_is_put_into_words(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run(guarantee=0.5)))
+    assert "keeps accuracy at 50 % or above" in page.locator("#guarantee").inner_text()
+
+
+def place_of(page: Any, run: Any, row: int) -> tuple[float, float]:
+    """Return where on the screen a sample of the map is."""
+    box = page.locator("#points").bounding_box()
+    reach = max(0.05, np.float32(run.dynamics.variability.astype(np.float32).max()) * 1.04)
+    x = 44 + run.dynamics.variability[row] / reach * (box["width"] - 44 - 12)
+    y = box["height"] - 40 - run.dynamics.confidence[row] / 1.02 * (box["height"] - 12 - 40)
+    return box["x"] + x, box["y"] + y
+
+
+def to_map(page: Any) -> None:
+    page.locator("#cloud").evaluate("e => e.scrollIntoView({block: 'center', behavior: 'instant'})")
+
+
+def test_hovering_shows_the_text_the_labels_and_the_history(open_page: Any, make_run: Any) -> None:
+    folder = make_run()
+    page, run = open_page(write_run_page(folder)), read_run(folder)
+    to_map(page)
+    assert page.locator("#hover").is_hidden()
+    row = int(np.argmax(run.dynamics.variability))  # on its own
+    page.mouse.move(*place_of(page, run, row))
+    shown = page.locator("#hover").inner_text()
+    assert run.texts["text"][row].as_py() in shown
+    assert f"label {run.dynamics.label_names[run.dynamics.labels[row]]}" in shown
+    assert f"right in {round(4 * run.dynamics.correctness[row])} of 4 epochs" in shown
+    page.mouse.move(5, 5)
+    assert page.locator("#hover").is_hidden()
+
+
+def test_the_lasso_lists_the_samples_inside(open_page: Any, make_run: Any) -> None:
+    folder = make_run()
+    page, run = open_page(write_run_page(folder)), read_run(folder)
+    to_map(page)
+    box = page.locator("#points").bounding_box()
+    # All samples below half of the height of the map.
+    corners = [(45, 0.5), (box["width"] - 4, 0.5), (box["width"] - 4, 0.98), (45, 0.98), (45, 0.5)]
+    page.locator("#lasso").click()
+    for k, (x, share) in enumerate(corners):
+        page.mouse.move(box["x"] + x, box["y"] + share * box["height"])
+        if k == 0:
+            page.mouse.down()
+    page.mouse.up()
+    places = [place_of(page, run, row) for row in range(60)]
+    inside = {row for row, (x, y) in enumerate(places) if y > box["y"] + box["height"] / 2 and x > box["x"] + 45}
+    assert 3 < len(inside) < 60
+    assert page.locator("#n-selected").inner_text() == str(len(inside))
+    assert page.locator("#tab-selected").get_attribute("aria-selected") == "true"
+    listed = {int(e.get_attribute("data-row")) for e in page.locator("#list > li").all()}
+    assert listed <= inside
+    assert len(listed) == min(25, len(inside))
+
+
+def test_filters_narrow_the_map_and_the_lists(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run()))
+    page.locator("#tab-view").click()
+    assert page.locator("#n-view").inner_text() == "60"
+    page.select_option("#by-label", label="food (20)")
+    assert page.locator("#n-view").inner_text() == "20"
+    page.locator("#by-words").fill("NUMBER 1")
+    page.wait_for_selector("#n-view:not(:text-is('20'))")  # typing is waited for
+    shown = [e.inner_text() for e in page.locator("#list > li p.text").all()]
+    assert shown
+    assert all("1" in text and "food" in text for text in shown)
+    page.locator("#clear").click()
+    assert page.locator("#n-view").inner_text() == "60"
+    legend = page.locator("#legend").inner_text()
+    page.select_option("#colour", "label")
+    assert "weather" in page.locator("#legend").inner_text() != legend
+
+
+def test_the_map_is_moved_by_keys_and_its_view_can_be_listed(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run()))
+    page.locator("#points").focus()
+    for key in ("+", "+", "+", "ArrowDown", "ArrowLeft"):
+        page.keyboard.press(key)
+    page.keyboard.press("Enter")
+    assert int(page.locator("#n-view").inner_text()) < 60
+    assert page.evaluate("document.activeElement.id") == "tab-view"
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("document.activeElement.id") == "tab-selected"
+
+
+def decided(page: Any, folder: Path) -> list[dict[str, str]]:
+    with page.expect_download() as download:
+        page.locator("#download").click()
+    file = folder / "decisions.csv"
+    download.value.save_as(file)
+    with file.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_marks_are_downloaded_as_a_table_and_remembered(open_page: Any, make_run: Any, tmp_path: Path) -> None:
+    page = open_page(write_run_page(make_run()))
+    assert page.locator("#download").is_disabled()
+    items = page.locator("#list > li")
+    rows = [int(items.nth(k).get_attribute("data-row")) for k in range(4)]
+    items.nth(0).get_by_label("keep").check()
+    items.nth(1).get_by_label("relabel").check()
+    items.nth(2).get_by_label("drop").check()
+    items.nth(3).get_by_label("drop").check()
+    items.nth(3).get_by_label("drop").click()  # taken back
+    assert page.locator("#decided").inner_text() == "3 marked: 1 keep, 1 relabel, 1 drop."
+    found = {line["id"]: line for line in decided(page, tmp_path)}
+    assert set(found) == {f"s{row}" for row in rows[:3]}
+    assert found[f"s{rows[0]}"]["decision"] == "keep"
+    assert found[f"s{rows[0]}"]["new_label"] == ""
+    assert found[f"s{rows[1]}"]["decision"] == "relabel"
+    assert found[f"s{rows[1]}"]["new_label"] != found[f"s{rows[1]}"]["label"]
+    assert found[f"s{rows[2]}"]["decision"] == "drop"
+    page.reload()
+    page.wait_for_selector("html[data-ready]", state="attached")
+    assert page.locator("#decided").inner_text() == "3 marked: 1 keep, 1 relabel, 1 drop."
+    page.locator("#forget").click()
+    assert page.locator("#decided").inner_text() == "Nothing is marked yet."
+
+
+def test_hostile_texts_are_shown_and_run_nothing(
+    open_page: Any, make_run: Any, hostile: tuple[str, ...], tmp_path: Path
+) -> None:
+    ids = ["=1+1", "+a", "-b", "@c", "\td", '"quoted", comma', "</script>", "a\nb", *(f"s{i}" for i in range(52))]
+    classes = ("<img src=x onerror='window.hacked = 1'>", "=cmd()", "\u202ertl")
+    page = open_page(write_run_page(make_run(hostile=True, ids=ids, classes=classes)))
+    page.select_option("#sort", "row")
+    page.locator("#tab-view").click()
+    items = page.locator("#list > li")
+    for row, text in enumerate(hostile):
+        shown = items.nth(row).locator("p.text").first.text_content()
+        assert shown.replace("␀", "\0").replace("␇", "\a") == text[:2000]
+        assert items.nth(row).locator("p.text").first.evaluate("e => e.children.length") == 0
+    for row in range(8):
+        items.nth(row).get_by_label("relabel").check()
+    lines = decided(page, tmp_path)
+    for line, id_ in zip(lines, ids, strict=False):
+        assert line["id"] == (f"'{id_}" if id_[0] in "=+-@\t" else id_)
+        assert line["new_label"][0] not in "=+-@\t\r"
+    assert len(lines) == 8
+
+
+def test_what_is_copied_is_how_it_was_made(open_page: Any, make_run: Any) -> None:
+    folder = make_run()
+    page = open_page(write_run_page(folder), permissions=["clipboard-read", "clipboard-write"])
+    page.locator("[data-copy=record]").click()
+    page.wait_for_selector("text=Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == (folder / "run.toml").read_text()
+
+
+def test_charts_have_tables_and_controls_have_names(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run()))
+    for group in ("#reliability-tables", "#risk-table", "#curves-table"):
+        assert page.locator(f"{group} table caption").count() >= 1
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll("select, input, button, canvas, svg[role=img]")]
+          .filter((e) => !(e.labels && e.labels.length) && !e.getAttribute("aria-label") && !e.textContent.trim())
+          .map((e) => e.outerHTML)"""
+    )
+    assert unnamed == []

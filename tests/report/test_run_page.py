@@ -1,0 +1,161 @@
+"""The page of a run, without a browser: its parts, its numbers, and that texts stay texts."""
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calmix.metrics import ece
+from calmix.report import read_run, write_run_page
+from calmix.report.run_page import FIGURES, run_page
+
+
+class Text(HTMLParser):
+    """Cells of the table of figures by (set, stage, figure), ids, and all text outside scripts."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.cells: dict[tuple[str, str, str], str] = {}
+        self.ids: list[str] = []
+        self.words: list[str] = []
+        self._row: tuple[str, str] | None = None
+        self._cell: tuple[str, str, str] | None = None
+        self._quiet = False
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self._quiet = tag in ("script", "style")
+        if found.get("id"):
+            self.ids.append(str(found["id"]))
+        if "data-stage" in found:
+            self._row = (str(found["data-set"]), str(found["data-stage"]))
+        if "data-figure" in found and self._row:
+            self._cell = (*self._row, str(found["data-figure"]))
+            self.cells[self._cell] = ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._cell = None if tag == "td" else self._cell
+        self._quiet = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._quiet:
+            self.words.append(data)
+        if self._cell:
+            self.cells[self._cell] += f" {data}"
+
+
+def data_of(html: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, flags=re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def test_every_figure_is_that_of_metrics_json(make_run: Any) -> None:
+    folder = make_run()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    cells = Text(run_page(read_run(folder))).cells
+    assert len(cells) == 3 * 2 * len(FIGURES)
+    for (name, stage, key), shown in cells.items():
+        found = metrics["splits"][name][stage]
+        share = {k: s for k, _, s in FIGURES}[key]
+        text = f"{100 * found[key]:.1f} %" if share else f"{found[key]:.3f}"
+        assert text in shown
+        if key in found["intervals"]:
+            low, high = found["intervals"][key]
+            limits = f"{100 * low:.1f}–{100 * high:.1f}" if share else f"{low:.3f}–{high:.3f}"
+            assert shown.split() == [*text.split(), limits]
+
+
+def test_the_diagrams_errors_are_those_of_metrics_json(make_run: Any) -> None:
+    folder = make_run()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    for one in data_of(run_page(read_run(folder)))["sets"]:
+        for stage, curve in one["reliability"].items():
+            assert curve["ece"] == pytest.approx(metrics["splits"][one["name"]][stage]["ece"], abs=1e-6)
+            assert sum(curve["rows"]) == metrics["splits"][one["name"]][stage]["n"]
+
+
+def test_curves_by_class_are_of_the_rows_predicted_so(make_run: Any) -> None:
+    run = read_run(make_run())
+    test, shown = run.judged[0], data_of(run_page(run))["sets"][0]
+    assert [one["name"] for one in shown["classes"]] == ["animal", "food", "weather"]
+    probs = test.probs["after"]
+    rows = probs.argmax(axis=1) == 1
+    curve = shown["classes"][1]["reliability"]["after"]
+    assert curve["ece"] == pytest.approx(ece(probs[rows], test.labels[rows], bins=10))
+    assert sum(curve["rows"]) == rows.sum()
+
+
+def test_the_page_has_every_part_and_every_id_once(make_run: Any) -> None:
+    text = Text(run_page(read_run(make_run(guarantee=0.6))))
+    for part in ("trust", "human", "figures", "confusion", "training", "map", "made"):
+        assert part in text.ids
+    assert len(set(text.ids)) == len(text.ids)
+    words = " ".join(text.words)
+    for expected in ("When it says", "of the time; out of domain", "taken for", "precision = "):
+        assert expected in words
+
+
+def test_every_part_its_script_looks_for_is_there(make_run: Any) -> None:
+    from calmix.report.page import _ASSETS, _SCRIPTS
+
+    there = set(Text(run_page(read_run(make_run()))).ids)
+    for name in _SCRIPTS:
+        wanted = set(re.findall(r'byId\("([\w-]+)"\)', (_ASSETS / name).read_text(encoding="utf-8")))
+        assert wanted <= there | {"comparison", "study"}, name
+
+
+def test_a_map_alone_has_only_what_it_has(make_run: Any) -> None:
+    folder = make_run(sets=())
+    text = Text(run_page(read_run(folder)))
+    assert "map" in text.ids
+    assert "trust" not in text.ids
+    assert "confusion" not in text.ids
+
+
+def test_a_run_without_a_map_has_no_explorer(make_run: Any) -> None:
+    assert "map" not in Text(run_page(read_run(make_run(samples=0)))).ids
+
+
+def test_hostile_names_are_text(make_run: Any) -> None:
+    classes = ("<script>alert(1)</script>", "\x00nul", "=1+1")
+    folder = make_run("<b>run", classes=classes, hostile=True)
+    html = run_page(read_run(folder))
+    assert "<script>alert" not in html
+    assert "<b>run" not in html
+    assert html.count("<script") == 2
+    assert "\x00" not in html
+    words = "".join(Text(html).words)
+    assert "<script>alert(1)</script>" in words
+    assert "␀nul" in words
+
+
+def test_many_classes_are_listed_by_their_mistakes(make_run: Any) -> None:
+    classes = tuple(f"class {k}" for k in range(80))
+    html = run_page(read_run(make_run(classes=classes, samples=200)))
+    assert 'class="matrix"' not in html
+    assert "taken for" in html
+    assert len(data_of(html)["sets"][0]["classes"]) <= 60
+
+
+def test_it_is_written_into_the_folder_or_where_one_says(make_run: Any, tmp_path: Path) -> None:
+    folder = make_run()
+    assert write_run_page(folder) == folder / "report.html"
+    elsewhere = write_run_page(folder, tmp_path / "there" / "page.html")
+    assert elsewhere.read_bytes() == (folder / "report.html").read_bytes()
+
+
+def test_figures_that_do_not_exist_are_dashes(make_run: Any) -> None:
+    folder = make_run()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics["splits"]["test"]["after"]["nll"] = None
+    metrics["splits"]["test"]["after"]["intervals"]["nll"] = [None, None]
+    del metrics["splits"]["test"]["before"]["intervals"]
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    cells = Text(run_page(read_run(folder))).cells
+    assert cells["test", "after", "nll"].split() == ["–"]
+    assert "–" not in cells["test", "before", "ece"]
