@@ -64,7 +64,7 @@ def ours(
     packed = encode(examples, tokenizer, max_length=usable_length(tokenizer, network.config, 256))
     data = training_set(examples, packed).to(accelerator.device)
     method = choose(recipe)
-    optimizer = adamw(network, lr=5e-5, weight_decay=0.0)
+    optimizer = adamw(network.parameters(), lr=5e-5, weight_decay=0.0)
     # Guided recipes need dynamics: any will do for their speed.
     scores = np.random.default_rng(0).normal(size=(2, len(examples), len(examples.label_names)))
     told = None if method.guide is None else Dynamics.from_logits(scores, examples.labels)

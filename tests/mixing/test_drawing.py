@@ -47,25 +47,25 @@ def test_alpha_0_means_no_mixing_and_draws_nothing() -> None:
 
 def test_the_generator_alone_decides() -> None:
     draws = [beta(0.4, 6, generator=_generator(seed), device=CPU) for seed in (1, 1, 2)]
-    orders = [permutation(50, generator=_generator(seed), device=CPU) for seed in (1, 1, 2)]
+    orders = [permutation(1, 50, generator=_generator(seed), device=CPU)[0] for seed in (1, 1, 2)]
     for one, same, other in (draws, orders):
         assert torch.equal(one, same)
         assert not torch.equal(one, other)
     before = torch.random.get_rng_state()
     beta(0.4, 6, generator=_generator(), device=CPU)
-    permutation(6, generator=_generator(), device=CPU)
+    permutation(1, 6, generator=_generator(), device=CPU)[0]
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
 def test_a_permutation_has_every_row_once(size: int) -> None:
-    drawn = permutation(size, generator=_generator(), device=CPU)
+    drawn = permutation(1, size, generator=_generator(), device=CPU)[0]
     assert drawn.sort().values.tolist() == list(range(size))
 
 
 def test_all_permutations_are_equally_likely() -> None:
     generator = _generator()
-    drawn = [tuple(permutation(4, generator=generator, device=CPU).tolist()) for _ in range(4800)]
+    drawn = [tuple(permutation(1, 4, generator=generator, device=CPU)[0].tolist()) for _ in range(4800)]
     counts = [drawn.count(each) for each in set(drawn)]
     assert len(counts) == 24
     assert stats.chisquare(counts).pvalue > 1e-3

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from calmix.mixing.pairing import across, reversed_batch, shuffled, sides
+from calmix.mixing.pairing import across, by_saliency, reversed_batch, shuffled, sides
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 6])
@@ -53,3 +53,43 @@ def test_sides_without_a_signal_are_two_halves_drawn_at_random(make_step: Any) -
     drawn = [sides(step, "side") for _ in range(4)]
     assert {int(side.sum()) for side in drawn} == {3}
     assert any(not torch.equal(drawn[0], other) for other in drawn[1:])
+
+
+PAIRINGS = {
+    "shuffled": shuffled,
+    "reversed": reversed_batch,
+    "across": lambda step: across(step, sides(step, "side")),
+    "most similar": lambda step: by_saliency(step, sides(step, "side"))[0],
+    "most dissimilar": lambda step: by_saliency(step, sides(step, "side"))[1],
+}
+
+
+@pytest.mark.parametrize("name", PAIRINGS)
+@pytest.mark.parametrize("runs", [2, 3, 4])
+def test_nobody_is_paired_across_runs_that_share_a_step(make_step: Any, name: str, runs: int) -> None:
+    step = make_step(rows=12)
+    step.runs = runs
+    for _ in range(5):
+        partner = PAIRINGS[name](step)
+        assert (partner // step.size).tolist() == (torch.arange(12) // step.size).tolist()
+
+
+@pytest.mark.parametrize("runs", [2, 3])
+def test_each_run_of_a_step_is_paired_as_if_it_were_alone(make_step: Any, runs: int) -> None:
+    side = torch.tensor([0, 1, 1, -1, 0, 1] * runs)
+    step = make_step(rows=6 * runs)
+    step.runs = runs
+    halves = sides(step, "none").view(runs, 6)
+    assert halves.sum(1).tolist() == [3] * runs
+    for rows, partners in zip(torch.arange(6 * runs).view(runs, 6), across(step, side).view(runs, 6), strict=True):
+        for row, partner in zip(rows.tolist(), partners.tolist(), strict=True):
+            assert partner == row if side[row] < 0 else {int(side[row]), int(side[partner])} == {0, 1}
+
+
+def test_the_weight_of_a_batch_is_one_for_each_run(make_step: Any) -> None:
+    step = make_step(rows=12)
+    step.runs = 3
+    weight = step.beta(0.4).view(3, 4)
+    assert (weight == weight[:, :1]).all()
+    assert len(set(weight[:, 0].tolist())) == 3
+    assert len(set(step.beta(0.4, per_sample=True).tolist())) == 12

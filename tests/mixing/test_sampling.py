@@ -13,7 +13,7 @@ from calmix.mixing.sampling import Pool, two_sided, uniform
 
 def _pool(n: int, batch_size: int, *, seed: int = 0, counts: NDArray[np.int64] | None = None) -> Pool:
     lengths = np.random.default_rng(1000).integers(3, 200, n)
-    return Pool(lengths, counts, batch_size, np.random.default_rng(seed))
+    return Pool(lengths, counts, batch_size, np.random.default_rng(seed), np.random.default_rng(0))
 
 
 @given(n=st.integers(1, 700), batch_size=st.integers(1, 40), seed=st.integers(0, 5))
@@ -66,7 +66,7 @@ def test_one_sample_is_one_batch() -> None:
 
 def _sides(lengths: int, side: list[int], **options: Any) -> Pool:
     rng = np.random.default_rng(options.pop("seed", 0))
-    return Pool(rng.integers(3, 30, lengths), None, 8, rng, {"side": np.array(side)})
+    return Pool(rng.integers(3, 30, lengths), None, 8, rng, rng, {"side": np.array(side)})
 
 
 def test_a_two_sided_batch_holds_half_of_each_side() -> None:
@@ -100,5 +100,5 @@ def test_a_side_with_nobody_or_fewer_than_half_a_batch_still_gives_batches() -> 
 
 
 def test_a_two_sided_sampling_without_its_signal_is_uniform() -> None:
-    pool, same = (Pool(np.arange(50), None, 8, np.random.default_rng(3)) for _ in range(2))
+    pool, same = (Pool(np.arange(50), None, 8, np.random.default_rng(3), np.random.default_rng(0)) for _ in range(2))
     assert [b.tolist() for b in two_sided("side", cycle=True)(pool)] == [b.tolist() for b in uniform(same)]

@@ -34,7 +34,7 @@ def run(folder: Path, recipe: str, *, capture: bool, steps: int = 40) -> tuple[l
     model.to(accelerator.device).train()
     data = training_set(examples, encode(examples, tokenizer, max_length=32)).to(accelerator.device)
     method = choose(recipe)
-    optimizer = adamw(model, lr=1e-3, weight_decay=0.01)
+    optimizer = adamw(model.parameters(), lr=1e-3, weight_decay=0.01)
     stepper = Stepper(
         model, data, method, accelerator, optimizer, fill=fill_tokens(tokenizer), seed=1, clip=1.0, capture=capture
     )

@@ -18,7 +18,7 @@ class Counting:
     """Stands in for a stepper: counts instead of training."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.accelerator, self.optimizer = Accelerator(), adamw(model, lr=0.1, weight_decay=0.0)
+        self.accelerator, self.optimizer = Accelerator(), adamw(model.parameters(), lr=0.1, weight_decay=0.0)
         self.seen, self.progress, self.guidance = 16, (8, 1 / 3), None
 
     def read(self, _out: Any) -> tuple[int, float]:

@@ -1,5 +1,6 @@
 """The optimiser, the learning rate, and settings that cannot be meant."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,14 @@ import torch
 from torch import nn
 
 from calmix.errors import InputError
-from calmix.training.optimising import adamw, check_hyper, learning_rate, set_learning_rate, step_unless_bad
+from calmix.training.optimising import (
+    adamw,
+    check_hyper,
+    gradient_norms,
+    learning_rate,
+    set_learning_rate,
+    update_unless_bad,
+)
 
 
 def rates(steps: int, warmup: float, schedule: Any) -> list[float]:
@@ -41,29 +49,71 @@ def test_the_rate_never_falls_below_0_past_the_planned_end() -> None:
 
 def test_biases_and_norms_are_not_decayed() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
-    groups = adamw(model, lr=1e-3, weight_decay=0.1).param_groups
+    groups = adamw(model.parameters(), lr=1e-3, weight_decay=0.1).param_groups
     assert [(len(g["params"]), g["weight_decay"]) for g in groups] == [(1, 0.1), (3, 0.0)]
 
 
 def test_frozen_parameters_are_left_out() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[0].requires_grad_(False)
-    assert sum(len(g["params"]) for g in adamw(model, lr=1e-3, weight_decay=0.1).param_groups) == 2
+    assert sum(len(g["params"]) for g in adamw(model.parameters(), lr=1e-3, weight_decay=0.1).param_groups) == 2
 
 
 @pytest.mark.parametrize("norm", [float("nan"), float("inf")])
 def test_a_bad_norm_skips_the_update_and_a_good_one_does_not(norm: float) -> None:
     model = nn.Linear(2, 1)
-    optimizer = adamw(model, lr=0.1, weight_decay=0.0)
+    optimizer = adamw(model.parameters(), lr=0.1, weight_decay=0.0)
     for value, moved in ((norm, False), (1.0, True)):
         before = model.weight.detach().clone()
         model(torch.ones(1, 2)).sum().backward()
-        assert float(step_unless_bad(optimizer, torch.tensor(value))) == float(not moved)
+        assert float(update_unless_bad([optimizer], torch.tensor([value]), clip=1.0)) == float(not moved)
         assert torch.equal(before, model.weight) is not moved
 
 
+@pytest.mark.parametrize("clip", [0.01, 1.0, float("inf")])
+def test_updates_are_those_of_clipped_gradients(clip: float) -> None:
+    torch.manual_seed(0)
+    ours = [nn.Linear(4, 3) for _ in range(2)]
+    theirs = copy.deepcopy(ours)
+    optimizers = [adamw(model.parameters(), lr=0.1, weight_decay=0.1) for model in ours]
+    others = [torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.0) for model in theirs]
+    for other in others:  # biases are not decayed
+        other.add_param_group({"params": [], "weight_decay": 0.0})
+        weight, bias = other.param_groups[0]["params"]
+        other.param_groups[0].update(params=[weight], weight_decay=0.1)
+        other.param_groups[1]["params"] = [bias]
+    for _ in range(3):
+        for run, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            x = (1 + run) * torch.randn(5, 4)
+            a(x).square().sum().backward()
+            b(x).square().sum().backward()
+            nn.utils.clip_grad_norm_(b.parameters(), clip)
+            others[run].step()
+            others[run].zero_grad()
+        norms = gradient_norms(optimizers)
+        expected = [nn.utils.get_total_norm([p.grad for p in model.parameters()]) for model in ours]
+        torch.testing.assert_close(norms, torch.stack(expected))
+        update_unless_bad(optimizers, norms, clip=clip)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+    for a, b in zip(ours, theirs, strict=True):
+        for p, q in zip(a.parameters(), b.parameters(), strict=True):
+            torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
+
+
+def test_a_run_gone_bad_does_not_touch_the_one_beside_it() -> None:
+    models = [nn.Linear(2, 1), nn.Linear(2, 1)]
+    optimizers = [adamw(model.parameters(), lr=0.1, weight_decay=0.0) for model in models]
+    before = [model.weight.detach().clone() for model in models]
+    models[0](torch.full((1, 2), torch.nan)).sum().backward()
+    models[1](torch.ones(1, 2)).sum().backward()
+    assert update_unless_bad(optimizers, gradient_norms(optimizers), clip=1.0).tolist() == [1.0, 0.0]
+    assert torch.equal(models[0].weight, before[0])
+    assert not torch.equal(models[1].weight, before[1])
+
+
 def test_the_rate_is_set_for_every_group() -> None:
-    optimizer = adamw(nn.Linear(2, 1), lr=0.1, weight_decay=0.0)
+    optimizer = adamw(nn.Linear(2, 1).parameters(), lr=0.1, weight_decay=0.0)
     set_learning_rate(optimizer, 0.5)
     assert [float(g["lr"]) for g in optimizer.param_groups] == [0.5, 0.5]
 

@@ -21,7 +21,7 @@ def stepper(checkpoint: Any) -> Stepper:
     data = tiny.examples(40)
     model, tokenizer = load_for_training(str(checkpoint("bert")), label_names=data.label_names)
     pack = training_set(data, encode(data, tokenizer, max_length=32))
-    optimizer = adamw(model, lr=1.0, weight_decay=0.5)
+    optimizer = adamw(model.parameters(), lr=1.0, weight_decay=0.5)
     return Stepper(
         model, pack, choose("input-mixup"), Accelerator(), optimizer, fill=fill_tokens(tokenizer), seed=0, clip=1.0
     )

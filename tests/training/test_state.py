@@ -87,7 +87,7 @@ def test_the_state_is_strict_json(tmp_path: Path) -> None:
 def test_an_optimiser_goes_on_where_it_was(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
-    optimizer = adamw(model, lr=0.1, weight_decay=0.1)
+    optimizer = adamw(model.parameters(), lr=0.1, weight_decay=0.1)
 
     def learn(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         model(torch.ones(1, 3)).square().sum().backward()
@@ -98,7 +98,7 @@ def test_an_optimiser_goes_on_where_it_was(tmp_path: Path) -> None:
     save_state(tmp_path, 1, {"weights": model.state_dict(), "optimizer": optimizer_tensors(optimizer)}, {})
     learn(model, optimizer)
     other = nn.Linear(3, 2)
-    resumed = adamw(other, lr=0.1, weight_decay=0.1)
+    resumed = adamw(other.parameters(), lr=0.1, weight_decay=0.1)
     found = latest(tmp_path)
     assert found is not None
     other.load_state_dict(found[0]["weights"])

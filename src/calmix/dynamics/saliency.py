@@ -52,15 +52,19 @@ def two_class_vectors(residuals: Tensor, hidden: Tensor) -> Tensor:
     return hidden.detach() * residuals[:, :1].sign().to(hidden.dtype)
 
 
-def batch_partners(similarity: Tensor, halves: Tensor) -> tuple[Tensor, Tensor]:
+def batch_partners(similarity: Tensor, halves: Tensor, runs: int = 1) -> tuple[Tensor, Tensor]:
     """Return the most and the least similar row of the other half for every row of a batch.
 
     `halves` [n] are 0 or 1 (bool, or codes of `Half`); a row of neither (-1), or whose other half is not in the
     batch, is its own partner: mixing leaves it as it is. No shape depends on values. The first of equals wins.
+    With `runs` batches one after the other, nobody is paired across them.
     """
     codes = halves.to(torch.int8)
     allowed = (codes[:, None] + codes[None, :]) == 1  # 0 with 1, and nothing else
     own = torch.arange(len(codes), device=codes.device)
+    if runs > 1:
+        run = own // (len(codes) // runs)
+        allowed &= run[:, None] == run[None, :]
     alone = ~allowed.any(1)
     nearest = similarity.masked_fill(~allowed, -torch.inf).argmax(1)
     farthest = similarity.masked_fill(~allowed, torch.inf).argmin(1)

@@ -22,7 +22,7 @@ def beta(alpha: float, size: int, *, generator: torch.Generator, device: torch.d
     return torch.sigmoid(logarithm[:, 0] - logarithm[:, 1]).float().to(device)
 
 
-def permutation(size: int, *, generator: torch.Generator, device: torch.device) -> Tensor:
-    """Return a uniformly drawn permutation of 0 … size−1."""
-    keys = torch.rand(size, dtype=torch.float64, generator=generator, device=generator.device)
-    return keys.argsort().to(device)
+def permutation(runs: int, size: int, *, generator: torch.Generator, device: torch.device) -> Tensor:
+    """Return a uniformly drawn permutation of 0 … size−1 for each of some runs: [runs, size]."""
+    keys = torch.rand((runs, size), dtype=torch.float64, generator=generator, device=generator.device)
+    return keys.argsort(1).to(device)

@@ -71,7 +71,7 @@ def aum_saliency(
         weights = (clean, similar, dissimilar)
         if as_released:
             # Mean over each half, both at 1.4; soft cross-entropy summed over the batch and averaged over classes.
-            mixes = 0.05 * len(step) / step.targets.shape[-1]
+            mixes = 0.05 * step.size / step.targets.shape[-1]
             weights = (2.8, mixes * (similar > 0), mixes * (dissimilar > 0))
         total = weights[0] * plain(step)
         for weight, partner in ((weights[1], near), (weights[2], far)):
@@ -171,7 +171,8 @@ def _easy_and_ambiguous(
         partner = across(step, sides(step, _SIDE))
         found = partner != torch.arange(len(step), device=step.device)
         # The mean over pairs, whatever share of the batch has one.
-        share = found / found.sum().clamp_min(1) * len(step)
+        pairs = found.view(step.runs, -1).sum(1, keepdim=True).clamp_min(1)
+        share = (found.view(step.runs, -1) / pairs * step.size).flatten()
         return plain(step) + mixed * share * _mixed(step, partner, alpha=alpha, smoothing=smoothing, at=at)
 
     def guide(dynamics: Dynamics) -> Mapping[str, NDArray[Any]]:

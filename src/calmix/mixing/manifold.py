@@ -61,7 +61,7 @@ def _probe(step: Step) -> tuple[Tensor, Tensor, Tensor]:
 
     model = step.model
     with rewriting(model, Site(step.anatomy.embeddings), edit), head_input(model, step.anatomy) as seen:
-        logits: Tensor = model(**step.inputs).logits.float()
+        logits = step.forward(step.inputs, exchange=False)
     pad = model.config.pad_token_id  # type: ignore[union-attr]
     return moves[0], pooled(seen[0], step.inputs, pad).float(), logits  # type: ignore[arg-type]
 

@@ -26,14 +26,15 @@ def shuffled(step: Step) -> Tensor:
 
 def reversed_batch(step: Step) -> Tensor:
     """Return the batch back to front: no draw, and only the middle row of an odd batch is its own partner."""
-    return torch.arange(len(step) - 1, -1, -1, device=step.device)
+    back = torch.arange(step.size - 1, -1, -1, device=step.device)
+    return (back + step.offsets[:, None]).flatten()
 
 
 def sides(step: Step, signal: str) -> Tensor:
     """Return the side (0, 1, or -1 for neither) of each row; halves drawn at random where there is no signal."""
     if signal in step.signals:
         return step.signal(signal).long()
-    return (step.permutation() < len(step) // 2).long()
+    return (step.permutation() % step.size < step.size // 2).long()
 
 
 def across(step: Step, side: Tensor) -> Tensor:
@@ -42,19 +43,20 @@ def across(step: Step, side: Tensor) -> Tensor:
     Where the sides differ in number, those of the smaller one are taken again. A row of neither side, or
     without anyone on the other, is its own partner. No shape depends on values.
     """
-    n = len(step)
-    # Side 0 first, then side 1, then the others, each in random order.
-    group = torch.where(side < 0, 2, side)
-    shuffle = step.permutation()
-    order = shuffle[group[shuffle].argsort(stable=True)]
-    sizes = torch.stack([(group == 0).sum(), (group == 1).sum()])
-    place = torch.empty_like(order).scatter_(0, order, torch.arange(n, device=step.device))
+    runs, n = step.runs, step.size
+    # Side 0 first, then side 1, then the others, each in random order; one line for each run.
+    group = torch.where(side < 0, 2, side).view(runs, n)
+    shuffle = step.permutation().view(runs, n) - step.offsets[:, None]
+    order = shuffle.gather(1, group.gather(1, shuffle).argsort(dim=1, stable=True))
+    sizes = torch.stack([(group == 0).sum(1), (group == 1).sum(1)], 1)
+    here = torch.arange(n, device=step.device).expand(runs, n)
+    place = torch.empty_like(order).scatter_(1, order, here)
     is_second = (group == 1).long()
-    rank = place - is_second * sizes[0]
-    other = sizes[1 - is_second].clamp_min(1)
-    partner = order[((1 - is_second) * sizes[0] + rank % other).clamp_max(n - 1)]
-    alone = (group == 2) | (sizes[1 - is_second] == 0)
-    return torch.where(alone, torch.arange(n, device=step.device), partner)
+    rank = place - is_second * sizes[:, :1]
+    others = sizes.gather(1, 1 - is_second)
+    partner = order.gather(1, ((1 - is_second) * sizes[:, :1] + rank % others.clamp_min(1)).clamp_max(n - 1))
+    alone = (group == 2) | (others == 0)
+    return (torch.where(alone, here, partner) + step.offsets[:, None]).flatten()
 
 
 def by_saliency(step: Step, side: Tensor, similarity: Similarity = "auto") -> tuple[Tensor, Tensor]:
@@ -70,4 +72,4 @@ def by_saliency(step: Step, side: Tensor, similarity: Similarity = "auto") -> tu
             alike = cosine((gap[..., None] * hidden.view(*gap.shape, -1)).sum(1))
         else:
             alike = cosine(gap) * cosine(hidden)
-    return batch_partners(alike, side)
+    return batch_partners(alike, side, step.runs)

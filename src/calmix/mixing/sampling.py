@@ -24,6 +24,9 @@ class Pool:
     """Choices of each sample, for multiple choice: only equals share a batch."""
     batch_size: int
     rng: np.random.Generator
+    order: np.random.Generator
+    """Draws the order of the batches, the same for every seed: runs of several seeds side by side then meet texts
+    of like length at the same step, and still each its own."""
     signals: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """What the recipe's guide told about each sample; empty while there are no dynamics yet."""
 
@@ -35,7 +38,7 @@ Sampling = Callable[[Pool], list[NDArray[np.int64]]]
 def uniform(pool: Pool) -> list[NDArray[np.int64]]:
     """Return batches in which each sample appears once, neighbours in length together, in random order."""
     batches = [batch for rows in _alike(pool) for batch in _bucketed(pool, pool.rng.permutation(rows), pool.batch_size)]
-    return [batches[i] for i in pool.rng.permutation(len(batches))]
+    return [batches[i] for i in pool.order.permutation(len(batches))]
 
 
 def two_sided(signal: str, *, cycle: bool) -> Sampling:
@@ -63,7 +66,7 @@ def two_sided(signal: str, *, cycle: bool) -> Sampling:
             first, second = (list(_bucketed(pool, part[:paired], half)) for part in (short, long))
             batches += [np.concatenate(pair) for pair in zip(first, second, strict=True)]
             batches += _bucketed(pool, long[paired:], pool.batch_size)
-        return [batches[i] for i in pool.rng.permutation(len(batches))]
+        return [batches[i] for i in pool.order.permutation(len(batches))]
 
     return sampling
 

@@ -1,6 +1,6 @@
 """One batch on its way through: what a term of the loss may look at."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -25,8 +25,8 @@ class Step:
     targets: Tensor
     """[rows, classes]: label distributions, one-hot mostly."""
     generator: torch.Generator
-    wrapped: nn.Module | None = None
-    """The model as it must be called when something is wrapped around it (DistributedDataParallel)."""
+    wrapped: Callable[..., Any] | None = None
+    """The model as it must be called when something is wrapped around it (DistributedDataParallel, say)."""
     parts: Anatomy | None = None
     rows: Tensor | None = None
     """Where each row stands in the training set."""
@@ -37,10 +37,18 @@ class Step:
     """Ids of the tokens a pair may be padded with: see `fill_tokens`."""
     variant: int = 0
     """Which of the recipe's variants this step takes, drawn on the host (the layer to mix at, say)."""
+    runs: int = 1
+    """How many runs, with other seeds, share the step: their rows follow each other, equally many of each, and
+    nobody is paired across them."""
     _read: list[Tensor] = field(default_factory=list, init=False)
 
     def __len__(self) -> int:
         return len(self.targets)
+
+    @property
+    def size(self) -> int:
+        """The rows of one run: the batch size, as a method means it."""
+        return len(self) // self.runs
 
     @property
     def device(self) -> torch.device:
@@ -75,20 +83,31 @@ class Step:
         assert self.rows is not None
         return self.signals[name][self.rows]
 
-    def forward(self, inputs: dict[str, Tensor]) -> Tensor:
-        """Return the logits of these inputs, in float32."""
-        output = (self.wrapped or self.model)(**inputs)
+    def forward(self, inputs: dict[str, Tensor], *, exchange: bool = True) -> Tensor:
+        """Return the logits of these inputs, in float32.
+
+        Without `exchange`, processes that train together do not meet in it: for a gradient that is not the loss's.
+        """
+        alone = not exchange and isinstance(self.wrapped, nn.parallel.DistributedDataParallel)
+        output = (self.model if alone or self.wrapped is None else self.wrapped)(**inputs)
         logits: Tensor = output.logits
         return logits.float()
 
     def beta(self, alpha: float, *, per_sample: bool = False) -> Tensor:
         """Return a mixing weight λ ~ Beta(α, α) for each row: one for the whole batch, or one each."""
-        lam = drawing.beta(alpha, len(self) if per_sample else 1, generator=self.generator, device=self.device)
-        return lam.expand(len(self))
+        draws = len(self) if per_sample else self.runs
+        lam = drawing.beta(alpha, draws, generator=self.generator, device=self.device)
+        return lam if per_sample else lam.repeat_interleave(self.size, output_size=len(self))
 
     def permutation(self) -> Tensor:
-        """Return a random permutation of the batch's rows."""
-        return drawing.permutation(len(self), generator=self.generator, device=self.device)
+        """Return a random permutation of the rows (of each run's among themselves)."""
+        drawn = drawing.permutation(self.runs, self.size, generator=self.generator, device=self.device)
+        return (drawn + self.offsets[:, None]).flatten()
+
+    @property
+    def offsets(self) -> Tensor:
+        """Where the rows of each run begin."""
+        return torch.arange(0, len(self), self.size, device=self.device)
 
 
 def fill_tokens(tokenizer: Any) -> dict[str, int]:

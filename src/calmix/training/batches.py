@@ -1,6 +1,6 @@
 """An epoch laid out: which rows each step takes, in which shape, on this process."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from calmix.data import Examples
 from calmix.mixing import Pool, Recipe
 from calmix.models import Packed
 
-__all__ = ["Part", "TrainingSet", "epoch_steps", "seed_for", "training_set"]
+__all__ = ["Part", "TrainingSet", "epoch_steps", "epoch_steps_together", "seed_for", "training_set"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +97,7 @@ def epoch_steps(
     Every process lays out the same epoch and takes its share of each batch, so that the batch, and with it the
     gradient, is the same however many processes there are. The order goes to the device once.
     """
-    rng = np.random.default_rng([seed, epoch])
-    pool = Pool(data.packed.host_lengths, data.packed.counts, batch_size, rng, signals or {})
-    batches = recipe.batches(pool)
+    batches = _laid_out(data, recipe, epoch, batch_size=batch_size, seed=seed, signals=signals or {})
     order = torch.from_numpy(np.concatenate(batches)).to(data.labels.device)
     start = 0
     for batch in batches:
@@ -114,6 +112,44 @@ def epoch_steps(
         step[-1] = Part(step[-1].rows, step[-1].width, step[-1].choices, True, len(batch), not idle)
         yield step
         start = stop
+
+
+def epoch_steps_together(
+    data: TrainingSet,
+    recipe: Recipe,
+    epoch: int,
+    *,
+    batch_size: int,
+    seeds: Sequence[int],
+    signals: Sequence[Mapping[str, NDArray[Any]]],
+) -> Iterator[list[Part]]:
+    """Yield the steps of an epoch of several runs side by side, each run laid out by its own seed and signals.
+
+    A step takes as many rows of each: where batches differ in size, or runs in their number, some rows of the
+    shorter come twice. Rows are counted on from run to run.
+    """
+    each = [
+        _laid_out(data, recipe, epoch, batch_size=batch_size, seed=seed, signals=told)
+        for seed, told in zip(seeds, signals, strict=True)
+    ]
+    longest = max(map(len, each))
+    picked = [[batches[i % len(batches)] for batches in each] for i in range(longest)]
+    sizes = [max(map(len, batches)) for batches in picked]
+    rows = [np.stack([np.resize(b, size) for b in batches]) for batches, size in zip(picked, sizes, strict=True)]
+    shift = len(data) * np.arange(len(seeds))[:, None]
+    order = torch.from_numpy(np.concatenate([(r + shift).ravel() for r in rows])).to(data.labels.device)
+    start = 0
+    for batch, size in zip(rows, sizes, strict=True):
+        choices = None if data.packed.counts is None else int(data.packed.counts[batch[0, 0]])
+        yield [Part(order[start : start + batch.size], data.packed.width(batch.ravel()), choices, True, size)]
+        start += batch.size
+
+
+def _laid_out(
+    data: TrainingSet, recipe: Recipe, epoch: int, *, batch_size: int, seed: int, signals: Mapping[str, NDArray[Any]]
+) -> list[NDArray[np.int64]]:
+    rng, common = np.random.default_rng([seed, epoch]), np.random.default_rng(epoch)
+    return recipe.batches(Pool(data.packed.host_lengths, data.packed.counts, batch_size, rng, common, signals))
 
 
 def _part(data: TrainingSet, share: NDArray[np.int64], rows: NDArray[np.int64], order: Tensor, batch: int) -> Part:

@@ -78,7 +78,7 @@ def fit(
     result (recipes that pair inside a batch pair inside a part of it). With `out`, `log.jsonl` is kept there,
     and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first.
     """
-    optimizer = adamw(model.to(accelerator.device), lr=lr, weight_decay=weight_decay)
+    optimizer = adamw(model.to(accelerator.device).parameters(), lr=lr, weight_decay=weight_decay)
     stepper = Stepper(model, data, recipe, accelerator, optimizer, fill=fill, seed=seed, clip=clip, guidance=guidance)
     layout = partial(
         epoch_steps,

@@ -1,24 +1,32 @@
 """The optimiser, the learning rate over time, and keeping a bad gradient away from the weights."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from calmix.errors import InputError
 from calmix.training.selecting import Selection
 
-__all__ = ["Schedule", "adamw", "check_hyper", "learning_rate", "set_learning_rate", "step_unless_bad"]
+__all__ = [
+    "Schedule",
+    "adamw",
+    "check_hyper",
+    "gradient_norms",
+    "learning_rate",
+    "set_learning_rate",
+    "update_unless_bad",
+]
 
 Schedule = Literal["linear", "constant"]
 
 
-def adamw(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.AdamW:
-    """Return AdamW over the model's parameters; biases and norms are not decayed."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+def adamw(parameters: Iterable[Tensor], *, lr: float, weight_decay: float, stacked: bool = False) -> torch.optim.AdamW:
+    """Return AdamW over parameters; biases and norms are not decayed."""
+    parameters = [p for p in parameters if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
@@ -50,17 +58,27 @@ def learning_rate(step: float, *, steps: int, peak: float, warmup: float, schedu
     return peak * max(0, steps - step) / max(1, steps - rising)
 
 
-def step_unless_bad(optimizer: torch.optim.Optimizer, norm: Tensor) -> Tensor:
-    """Update the weights unless the gradient norm is not finite; return 1.0 if it was not, without waiting.
+def gradient_norms(optimizers: Sequence[torch.optim.Optimizer]) -> Tensor:
+    """Return the norm of all gradients of each optimiser's parameters together: [optimisers]."""
+    gradients = [p.grad for o in optimizers for group in o.param_groups for p in group["params"] if p.grad is not None]
+    # Two rounds as in `get_total_norm`, but one for all.
+    each = torch.stack(torch._foreach_norm(gradients)).view(len(optimizers), -1)
+    norms: Tensor = torch.linalg.vector_norm(each, dim=1)
+    return norms
 
-    The decision is taken by the update kernel itself, from a tensor on the device, as mixed-precision scaling
-    does it: the host learns of it later.
+
+def update_unless_bad(optimizers: Sequence[torch.optim.Optimizer], norms: Tensor, *, clip: float) -> Tensor:
+    """Update weights from gradients clipped to norm `clip`; return 1.0 where a norm was not finite, without waiting.
+
+    No weight of such a run is touched. The decision is taken by the update kernel itself, from a tensor on the
+    device, as mixed-precision scaling does it, and so is the clipping: the host learns of it later.
     """
-    bad = (~torch.isfinite(norm)).float()
-    inner: Any = optimizer
-    inner.found_inf = bad
-    inner.grad_scale = None
-    optimizer.step()
+    bad = (~torch.isfinite(norms)).float()
+    too_long = (norms / clip).clamp_min(1.0)
+    for run, optimizer in enumerate(optimizers):
+        inner: Any = optimizer
+        inner.found_inf, inner.grad_scale = bad[run], too_long[run]
+        optimizer.step()
     return bad
 
 

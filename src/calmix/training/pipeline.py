@@ -332,7 +332,7 @@ def _rehearsed(
     fill: Mapping[str, int],
     hyper: Mapping[str, Any],
 ) -> dict[str, Any]:
-    optimizer = adamw(network.to(accelerator.device), lr=hyper["lr"], weight_decay=hyper["weight_decay"])
+    optimizer = adamw(network.to(accelerator.device).parameters(), lr=hyper["lr"], weight_decay=hyper["weight_decay"])
     data = data.to(accelerator.device)
     stepper = Stepper(network, data, recipe, accelerator, optimizer, fill=fill, seed=hyper["seed"], clip=hyper["clip"])
     return rehearse(stepper, **{name: hyper[name] for name in ("epochs", "batch_size", "accumulate", "seed")})

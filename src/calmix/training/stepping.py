@@ -1,8 +1,9 @@
 """One update of the weights: the forward and backward of a batch, in parts, on this process."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -12,10 +13,12 @@ from calmix.errors import InputError, TrainingError
 from calmix.mixing import Recipe, Step
 from calmix.models import anatomy
 from calmix.training.batches import Part, TrainingSet, seed_for
+from calmix.training.branching import Branch
 from calmix.training.capturing import Captures
 from calmix.training.guiding import Guidance
 from calmix.training.launching import wrap
-from calmix.training.optimising import set_learning_rate, step_unless_bad
+from calmix.training.lowering import Lowered
+from calmix.training.optimising import gradient_norms, set_learning_rate, update_unless_bad
 
 __all__ = ["Stepper"]
 
@@ -25,6 +28,10 @@ class Stepper:
 
     On one GPU the whole update is captured as a CUDA graph, one for each shape of batch that comes back, and
     replayed: at small batches nearly all the time of a step is the host's.
+
+    With `beside`, the models and optimisers of further runs of the same kind, all are trained side by side. Each
+    part then has the rows of all of them, one after the other, counted on from run to run: row i of the second run
+    of n samples is n + i.
     """
 
     def __init__(
@@ -40,30 +47,41 @@ class Stepper:
         clip: float,
         guidance: Guidance | None = None,
         capture: bool = True,
+        beside: Sequence[tuple[nn.Module, torch.optim.Optimizer]] = (),
     ) -> None:
         device = accelerator.device
         self.model, self.data, self.recipe, self.accelerator = model, data, recipe, accelerator
         self.optimizer, self.fill, self.seed, self.clip = optimizer, fill, seed, clip or float("inf")
+        self.optimizers = [optimizer, *(other for _, other in beside)]
         self.guidance = guidance
         self.parts, self.variants = anatomy(model), recipe.variants(model)
-        self.wrapped = wrap(model, accelerator)
+        self.runs = len(self.optimizers)
+        alone = accelerator.num_processes == 1 and device.type == "cuda"
+        half = accelerator.mixed_precision == "bf16"
+        self.branch = Branch()
+        self.lowered: Lowered | None = None
+        if beside or (alone and half):
+            dtype = torch.bfloat16 if half else torch.float32
+            self.lowered = Lowered([model, *(other for other, _ in beside)], dtype=dtype, branch=self.branch)
+        self.wrapped: Any = self.lowered or wrap(model, accelerator)
         self.generator = torch.Generator(device)
         # Summed over the whole epoch, in one order, however often it is read: a resumed run logs the same bits.
-        self.loss = torch.zeros((), device=device, dtype=torch.float32 if device.type == "mps" else torch.float64)
-        self.bad = torch.full((), -1.0, device=device)
+        exact = torch.float32 if device.type == "mps" else torch.float64
+        self.loss = torch.zeros(self.runs, device=device, dtype=exact)
+        self.bad = torch.full((self.runs,), -1.0, device=device)
         self.number = torch.zeros((), device=device)
         self.rows = self.seen = 0
-        alone = accelerator.num_processes == 1 and device.type == "cuda"
         self.captures = Captures(self.generator) if capture and alone else None
 
     def step(self, parts: list[Part], number: int, lr: float) -> None:
         """Take the gradient of every part of a batch and update the weights once."""
         # The variant is drawn once a step for all, on the host: a captured step is chosen by it.
         variant = seed_for(self.seed, number, 2) % self.variants
-        set_learning_rate(self.optimizer, lr)
+        for optimizer in self.optimizers:
+            set_learning_rate(optimizer, lr)
         self.number.fill_(number)
-        self.rows += sum(len(part.rows) * part.counts for part in parts)
-        self.seen += parts[-1].batch
+        self.rows += sum(len(part.rows) * part.counts for part in parts) // self.runs
+        self.seen += parts[-1].batch * self.runs
         if self.captures is not None and len(parts) == 1:
             self._seed(number, 0)
             part = parts[0]
@@ -71,15 +89,15 @@ class Stepper:
             key = (len(part.rows), part.width, part.choices, variant, guided)
 
             def whole(rows: Tensor) -> None:
-                self._gradient(rows, part, variant)
+                self._gradient(rows, part, variant, first=True)
                 self._update()
 
             self.captures.run(key, part.rows, whole)
             return
         for index, part in enumerate(parts):
             self._seed(number, index)
-            with nullcontext() if part.last else self.accelerator.no_sync(self.wrapped):
-                self._gradient(part.rows, part, variant)
+            with nullcontext() if part.last or self.lowered else self.accelerator.no_sync(self.wrapped):
+                self._gradient(part.rows, part, variant, first=index == 0)
         self._update()
 
     def _seed(self, number: int, index: int) -> None:
@@ -87,12 +105,15 @@ class Stepper:
         torch.manual_seed(seed_for(self.seed, number, 0, index, rank))
         self.generator.manual_seed(seed_for(self.seed, number, 1, index, rank))
 
-    def _gradient(self, rows: Tensor, part: Part, variant: int) -> None:
+    def _gradient(self, rows: Tensor, part: Part, variant: int, *, first: bool) -> None:
+        if self.lowered is not None and first:
+            self.lowered.refresh()
+        samples = rows if self.runs == 1 else rows % len(self.data)
         step = Step(
             model=self.model,
             wrapped=self.wrapped,
-            inputs=self.data.packed.batch(rows, width=part.width, choices=part.choices),
-            targets=self.data.targets_of(rows, part.choices),
+            inputs=self.data.packed.batch(samples, width=part.width, choices=part.choices),
+            targets=self.data.targets_of(samples, part.choices),
             rows=rows,
             generator=self.generator,
             parts=self.parts,
@@ -100,27 +121,33 @@ class Stepper:
             fill=self.fill,
             variant=variant,
             signals={} if self.guidance is None else self.guidance.signals,
+            runs=self.runs,
         )
         losses = self.recipe.loss(step)
         if losses.shape != rows.shape:
             raise InputError(
                 f"the recipe's loss has shape {tuple(losses.shape)} for {len(rows)} rows: it must return one per row"
             )
-        loss = losses.sum() * float(part.counts)
+        if self.guidance is not None and part.counts and step.is_clean_known:
+            with self.branch.forked(step.logits):
+                self.guidance.observe(step)
+        loss = losses.view(self.runs, -1).sum(1) * float(part.counts)
         # Wrapped models average gradients over processes: scaled by their number, it is the sum. A loss that is
         # not finite may have a gradient that is: times NaN, it stops the update here and in every other process.
         # (0 · loss is NaN then. `torch.where` with two numbers would copy them to the device, and wait.)
         scale = 0 * loss.detach() + self.accelerator.num_processes / part.batch
-        (loss * scale).backward()
+        (loss * scale).sum().backward()
         self.loss += loss.detach()
-        if self.guidance is not None and part.counts:
-            self.guidance.observe(step)
 
     def _update(self) -> None:
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
-        failed = step_unless_bad(self.optimizer, norm)
+        self.branch.join()
+        if self.lowered is not None:
+            self.lowered.hand_over()
+        norms = gradient_norms(self.optimizers)
+        failed = update_unless_bad(self.optimizers, norms, clip=self.clip)
         self.bad.copy_(torch.where((failed > 0) & (self.bad < 0), self.number, self.bad))
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
     def read(self, out: Path | None) -> tuple[int, float]:
         """Return how many rows this process trained in this epoch, and their summed loss."""
@@ -132,6 +159,10 @@ class Stepper:
                 f"the weights were not touched by it. Try a lower --lr.{where}"
             )
         return self.rows, loss
+
+    def read_all(self) -> tuple[int, list[float], list[int]]:
+        """Return the rows of each run in this epoch, the summed loss of each, and where each went bad (or -1)."""
+        return self.rows, self.loss.tolist(), [int(step) for step in self.bad.tolist()]
 
     def restart(self, rows: int = 0, loss: float = 0.0) -> None:
         """Begin an epoch, or go on with one that has come so far."""

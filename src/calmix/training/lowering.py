@@ -1,0 +1,78 @@
+"""Weights kept in float32 and trained through copies in lower precision, refreshed once a step."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from calmix.training.branching import Branch
+from calmix.training.calling import Calls
+
+__all__ = ["Lowered"]
+
+
+class Lowered:
+    """Models that are called, and differentiated, through copies of their weights; one forward serves all of them.
+
+    Autocast casts each weight where it is used, each gradient back, and every normalisation to float32 and back:
+    a third of all kernels of a small step. Here all weights are cast by one kernel and all gradients by another,
+    and what flows between the layers stays in bf16. The update is made on the float32 weights.
+
+    Args:
+        models: one, or several of one shape, whose weights are then stacked along a new first axis, their own
+            parameters becoming views of that: a batch has the rows of the first, then of the second, and so on.
+        dtype: of the copies.
+        branch: where gradients of weights may be computed beside the backward pass.
+    """
+
+    def __init__(
+        self, models: Sequence[nn.Module], *, dtype: torch.dtype = torch.bfloat16, branch: Branch | None = None
+    ) -> None:
+        self.models, self.branch = models, branch
+        self.owners = [{n: p for n, p in model.named_parameters() if p.is_floating_point()} for model in models]
+        self.weights = {name: _stacked([owned[name] for owned in self.owners]) for name in self.owners[0]}
+        self.copies = {
+            name: weight.detach().to(dtype, copy=True).requires_grad_(self.owners[0][name].requires_grad)
+            for name, weight in self.weights.items()
+        }
+        # How often each was used in this step, and whether no weight was used twice in the one before.
+        self.uses: Counter[int] = Counter()
+        self.once = False
+
+    def __call__(self, **inputs: Tensor) -> Any:
+        """Return what the model returns, from the copies."""
+        sequences = inputs["input_ids"].shape[:-1].numel()
+        with Calls(len(self.models), sequences, self.branch if self.once else None, self.uses):
+            return functional_call(self.models[0], self.copies, kwargs=inputs)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Copy the weights: once before each step."""
+        torch._foreach_copy_(list(self.copies.values()), list(self.weights.values()))
+
+    @torch.no_grad()
+    def hand_over(self) -> None:
+        """Give the weights the gradients of their copies, in float32, and clear those."""
+        given = {name: copy.grad for name, copy in self.copies.items() if copy.grad is not None}
+        gradients = [torch.empty_like(self.weights[name]) for name in given]
+        torch._foreach_copy_(gradients, list(given.values()))
+        for name, gradient in zip(given, gradients, strict=True):
+            self.copies[name].grad = None
+            each = [gradient] if len(self.models) == 1 else gradient.unbind()
+            for owned, part in zip(self.owners, each, strict=True):
+                owned[name].grad = part
+        self.once = max(self.uses.values(), default=0) == 1
+        self.uses.clear()
+
+
+def _stacked(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Return the weights side by side; with several, they become views of it."""
+    if len(parameters) == 1:
+        return parameters[0].detach()
+    stack = torch.stack([parameter.detach() for parameter in parameters])
+    for parameter, part in zip(parameters, stack.unbind(), strict=True):
+        parameter.data = part
+    return stack
