@@ -118,6 +118,13 @@ def test_manifold_mixup_has_a_variant_for_each_level_from_the_input_to_the_head(
         torch.testing.assert_close(loss, mixed(level, alpha=0.7)(_again(step)))
 
 
+def test_manifold_mixup_counts_layers_from_the_head_too(make_step: Any) -> None:
+    step = make_step()
+    for layer, level in ((-1, "head"), (-2, 2)):
+        loss = manifold_mixup(alpha=0.7, layers=(layer,)).loss(_again(step))
+        torch.testing.assert_close(loss, mixed(level, alpha=0.7)(_again(step)))
+
+
 def test_manifold_mixup_draws_from_the_layers_it_is_given(make_step: Any) -> None:
     recipe = manifold_mixup(alpha=0.7, layers=(3, 1))
     step = make_step()
@@ -127,7 +134,7 @@ def test_manifold_mixup_draws_from_the_layers_it_is_given(make_step: Any) -> Non
         torch.testing.assert_close(recipe.loss(_again(step)), mixed(level, alpha=0.7)(_again(step)))
 
 
-@pytest.mark.parametrize("layer", [-1, 4])
+@pytest.mark.parametrize("layer", [-5, 4])
 def test_a_layer_the_model_does_not_have_is_refused_before_training(make_step: Any, layer: int) -> None:
     with pytest.raises(InputError, match=f"levels 0 to 3, there is no {layer}"):
         manifold_mixup(layers=(0, layer)).variants(make_step().model)

@@ -93,6 +93,11 @@ METHOD = "[[method]]\n"
         (f'tasks = ["desk"]\n{METHOD}filtered = true', "filtered is for subsets and recipes guided"),
         (f'tasks = ["desk"]\n{METHOD}online = true', "online is for recipes guided"),
         (f'tasks = ["desk"]\n{METHOD}tasks.snli.options = {{}}', "unknown key 'snli'"),
+        (f'tasks = ["desk"]\n{METHOD}skip = ["dsek"]', "did you mean 'desk'?"),
+        (
+            f'tasks = ["desk"]\n{METHOD}skip = ["desk"]\n{METHOD}ensemble = {{ of = "erm" }}',
+            "is made of 'erm', which skips tasks it does not",
+        ),
         (f'tasks = ["desk"]\n{METHOD}vary = {{ smoothing = 0.1 }}', "list the values"),
         (f'tasks = ["desk"]\n[task.mine]\ntrain = "a"\ntest = "b"\n{METHOD}', "described, but not among the tasks"),
     ],

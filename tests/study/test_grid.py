@@ -76,6 +76,13 @@ def test_an_ensemble_takes_a_window_of_seeds_and_trains_what_is_missing(ready: A
     assert seeds == [[0, 1, 2], [3, 4, 5]]
 
 
+def test_a_method_may_skip_a_task(ready: Any) -> None:
+    methods = '[[method]]\nrecipe = "erm"\n[[method]]\nrecipe = "erl"\nskip = ["tiny"]\n'
+    plan = ready(methods).plan
+    assert {cell.method for cell in plan.cells} == {"erm"}
+    assert {spec.recipe for spec in plan.runs.values()} == {"erm"}
+
+
 def test_samples_are_drawn_for_each_seed_and_still_form_a_group(ready: Any) -> None:
     prepared = ready('[[method]]\nrecipe = "erm"\n', more="samples = 12")
     drawn = [prepared.library.sets("tiny", seed).train for seed in (0, 1)]

@@ -28,6 +28,9 @@ def study(
     runs: Annotated[
         Path | None, typer.Option(help="Folder for the runs, which several studies may share. Default: OUT/runs.")
     ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Folder or hub name of an encoder, instead of the study's. Repeatable.")
+    ] = None,
     minutes: Annotated[float | None, typer.Option(help="Begin no run after so many minutes.")] = None,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
     tables: Annotated[bool, typer.Option("--tables", help="Train nothing: make the tables of what is there.")] = False,
@@ -43,7 +46,7 @@ def study(
     from calmix.study import conduct, outcome, state_of
     from calmix.study.conducting import prepare
 
-    prepared = prepare(file, out=out, runs=runs, data=data)
+    prepared = prepare(file, out=out, runs=runs, data=data, models=model or ())
     if dry_run:
         _list(prepared)
         return

@@ -102,7 +102,8 @@ def manifold_mixup(
 
     Args:
         alpha: λ ~ Beta(α, α).
-        layers: the layers to draw from: 0 is the input, n the last layer, n+1 the head. None given: all.
+        layers: the layers to draw from: 0 is the input, n the last layer, n+1 the head; -1 is the head too,
+            -2 the last layer, whatever n is. None given: all.
         per_sample: draw a λ for each sample instead of one for the batch.
         padding: what the shorter text of a pair is filled with.
         mask: whose tokens the mixed text attends to.
@@ -110,11 +111,10 @@ def manifold_mixup(
     """
 
     def drawn_from(depth: int) -> tuple[int, ...]:
-        chosen = layers or tuple(range(depth + 2))
-        bad = [layer for layer in chosen if not 0 <= layer <= depth + 1]
+        bad = [layer for layer in layers if not -depth - 2 <= layer <= depth + 1]
         if bad:
             raise InputError(f"layers: this model has levels 0 to {depth + 1}, there is no {bad[0]}")
-        return chosen
+        return tuple(layer % (depth + 2) for layer in layers) or tuple(range(depth + 2))
 
     def level(step: Step) -> Level:
         depth = len(step.anatomy.layers)

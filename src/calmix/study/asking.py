@@ -35,6 +35,8 @@ class Method:
     training: Mapping[str, Any] = field(default_factory=dict)
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Task → `options` and `training` that are other there."""
+    skip: tuple[str, ...] = ()
+    """Tasks it is not for."""
     subset: str = ""
     """Train on a region of the plain run's data map alone."""
     fraction: float = 0.33
@@ -177,6 +179,8 @@ def _methods(values: Mapping[str, Any], where: str, tasks: tuple[Task, ...]) -> 
             raise InputError(
                 f"{where}: {method.name} is made of {method.of!r}, which is not there{closest(method.of, names)}"
             )
+        if method.of and set(next(m for m in methods if m.name == method.of).skip) - set(method.skip):
+            raise InputError(f"{where}: {method.name} is made of {method.of!r}, which skips tasks it does not")
         if method.of and next(m for m in methods if m.name == method.of).of:
             raise InputError(f"{where}: {method.name} is made of {method.of!r}, which is made of others itself")
     return tuple(methods)
@@ -192,7 +196,9 @@ def _method(table: Mapping[str, Any], where: str, tasks: list[str]) -> list[Meth
     if ensemble is not None:
         return [_ensemble(ensemble, values, where)]
     recipe = _text(values.get("recipe", "erm"), f"{where}.recipe")
-    method = Method(**{"name": values.get("subset") or recipe, **values, "recipe": recipe})
+    skip = _names(values["skip"], f"{where}.skip") if values.get("skip") else []
+    checked_keys(dict.fromkeys(skip), tasks, f"{where}.skip")
+    method = Method(**{"name": values.get("subset") or recipe, **values, "recipe": recipe, "skip": tuple(skip)})
     _text(method.name, f"{where}.name")
     if method.subset:
         _one_of(method.subset, _SUBSETS, f"{where}.subset")
@@ -234,7 +240,7 @@ def _check_recipe(method: Method, tasks: list[str], where: str) -> None:
 
 
 def _ensemble(values: Any, others: Mapping[str, Any], where: str) -> Method:
-    checked_keys(others, ["name"], f"{where} (an ensemble)")
+    checked_keys(others, ["name", "skip"], f"{where} (an ensemble)")
     if not isinstance(values, Mapping):
         raise InputError(f'{where}.ensemble: is a table, as in {{of = "erm", members = 5}}')
     checked_keys(values, ["of", "members", "disjoint"], f"{where}.ensemble")
@@ -243,7 +249,8 @@ def _ensemble(values: Any, others: Mapping[str, Any], where: str) -> Method:
         raise InputError(f"{where}.ensemble: say of which method (of = NAME)")
     members = _positive(values.get("members", 5), f"{where}.ensemble.members")
     name = _text(others.get("name", f"{members} × {of}"), f"{where}.name")
-    return Method(name, of=of, members=members, disjoint=bool(values.get("disjoint", False)))
+    skip = tuple(_names(others["skip"], f"{where}.skip")) if others.get("skip") else ()
+    return Method(name, skip=skip, of=of, members=members, disjoint=bool(values.get("disjoint", False)))
 
 
 def _settings(values: Any, where: str) -> dict[str, Mapping[str, Any]]:

@@ -3,11 +3,10 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from calmix.data.origin import closest
 from calmix.errors import InputError
 from calmix.study.asking import read_study
 from calmix.study.collecting import collect
@@ -53,18 +52,12 @@ def prepare(
     out: Path,
     runs: Path | None = None,
     data: Path | None = None,
-    tasks: Sequence[str] = (),
-    methods: Sequence[str] = (),
+    models: Sequence[str] = (),
 ) -> Prepared:
-    """Return a study with every run planned; `tasks` and `methods` leave the others for another time."""
+    """Return a study with every run planned; `models` are taken instead of those in its file."""
     study = read_study(study_file)
-    for names, wanted, what in (
-        ([task.name for task in study.tasks], tasks, "--task"),
-        ([method.name for method in study.methods], methods, "--method"),
-    ):
-        for name in wanted:
-            if name not in names:
-                raise InputError(f"{what} {name}: the study has none of that name{closest(name, names)}")
+    if models:
+        study = replace(study, models=tuple(dict.fromkeys(models)))
     library = Library(study.tasks, data_folder(data))
     plan = make_plan(study, library)
     return Prepared(plan, library, Storage(runs or out / "runs"), out)

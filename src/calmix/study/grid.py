@@ -121,6 +121,8 @@ def make_plan(study: Study, library: Library) -> Plan:
         for model in study.models:
             for setting, settings in study.settings.items():
                 for method in study.methods:
+                    if task.name in method.skip:
+                        continue
                     made_of = study.method(method.of) if method.of else method
                     for place, seed in enumerate(study.seeds):
                         seeds = _member_seeds(study.seeds, place, method) if method.of else [seed]

@@ -150,6 +150,9 @@ class _Comparison:
         if method == study.baseline or column.figure not in COMPARED:
             return None
         mine, theirs = [], []
+        # The method is there, or it would not be asked about; the baseline may skip the task.
+        if (model, setting, column.task, study.baseline, study.seeds[0]) not in self.cells:
+            return None
         for seed in study.seeds:
             cell = self.cells[model, setting, column.task, method, seed]
             base = self.cells[model, setting, column.task, study.baseline, seed]
