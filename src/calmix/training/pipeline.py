@@ -1,5 +1,6 @@
 """From a table of labelled texts to a calibrated checkpoint and its figures, in one run folder."""
 
+import copy
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -33,6 +34,7 @@ from calmix.training.naming import recipe_name
 from calmix.training.optimising import Schedule, adamw, check_hyper
 from calmix.training.preparing import ClassWeights, Sets, Source, class_weights_of, prepare_sets
 from calmix.training.rehearsing import rehearse
+from calmix.training.reusing import reused
 from calmix.training.selecting import Selection
 from calmix.training.stepping import Stepper
 
@@ -181,7 +183,7 @@ def train(
         "recipe": recipe_name(recipe),
         "options": dict(options or {}),
         "model": os.fspath(model),
-        "model_hash": identity(pretrained),
+        "model_hash": reused("identity", pretrained, partial(identity, pretrained)),
         **hyper,
         **measures,
         "class_weights": None if weights is None else weights.tolist(),
@@ -203,7 +205,12 @@ def train(
         accelerator = accelerator_for(decided["precision"], () if dry_run else track, folder)
         network, tokenizer = _network(pretrained, sets, seed, max_length, gradient_checkpointing)
         limit = tokenizer.model_max_length
-        packed = {name: encode(examples, tokenizer, max_length=limit) for name, examples in sets.named().items()}
+        packed = {
+            name: reused(
+                "tokens", (pretrained, limit, digest), partial(encode, sets.named()[name], tokenizer, max_length=limit)
+            )
+            for name, digest in config["data"].items()
+        }
         notes = sets.notes + _cut_notes(packed, limit)
         if on_note is not None and accelerator.is_main_process:
             for note in notes:
@@ -300,10 +307,13 @@ def _network(
     pretrained: str, sets: Sets, seed: int, max_length: int, gradient_checkpointing: bool
 ) -> tuple[nn.Module, Any]:
     """Return the model to train, its head drawn from the seed, and its tokenizer, set to cut texts where we do."""
-    torch.manual_seed(seed)
-    network, tokenizer = load_for_training(
-        pretrained, label_names=sets.train.label_names, choices=sets.train.kind == "choices"
-    )
+    names, choices = sets.train.label_names, sets.train.kind == "choices"
+
+    def load() -> tuple[nn.Module, Any]:
+        torch.manual_seed(seed)
+        return load_for_training(pretrained, label_names=names, choices=choices)
+
+    network, tokenizer = reused("network", (pretrained, names, choices, seed), load, copied=_copied)
     if sets.train.kind != "choices":
         setattr(network.config, KIND, sets.train.kind)
     # Wherever the checkpoint goes, texts are cut where they were cut in training.
@@ -314,6 +324,11 @@ def _network(
         except ValueError:
             raise InputError(f"{pretrained}: its architecture cannot recompute activations") from None
     return network, tokenizer
+
+
+def _copied(loaded: tuple[nn.Module, Any]) -> tuple[nn.Module, Any]:
+    """Return a model to change, and a tokenizer whose settings, though not its vocabulary, are its own."""
+    return copy.deepcopy(loaded[0]), copy.copy(loaded[1])
 
 
 def _cut_notes(packed: Mapping[str, Packed], limit: int) -> list[str]:
