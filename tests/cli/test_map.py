@@ -148,3 +148,49 @@ def test_the_table_itself_is_never_overwritten(calmix: Any, checkpoint: Any, pla
     assert ended.code == 2
     assert "is the table that is mapped" in ended.err
     assert (place / "data.csv").read_bytes() == before
+
+
+def test_decisions_are_applied_to_the_table(calmix: Any, place: Path) -> None:
+    noisy(place / "data.csv")
+    (place / "decisions.csv").write_text(
+        "id,label,decision,new_label\nw0,animal,drop,\nw1,food,relabel,weather\nw2,weather,keep,\n"
+    )
+    ended = calmix("map", "data.csv", "--id", "who", "--apply", "decisions.csv", "--out", "clean.csv")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == "1 relabelled, 1 dropped, 1 kept\n89 of 90 rows: clean.csv\n"
+    before, after = read_table(place / "data.csv").to_pylist(), read_table(place / "clean.csv").to_pylist()
+    assert after == [{**before[1], "label": "weather"}, *before[2:]]
+    ended = calmix("map", "data.csv", "--id", "who", "--apply", "decisions.csv", "--out", "clean.jsonl", "--json")
+    assert json.loads(ended.out) == {"out": "clean.jsonl", "rows": 89, "relabelled": 1, "dropped": 1, "kept": 1}
+
+
+def test_columns_that_were_named_are_found_again(calmix: Any, place: Path) -> None:
+    (place / "data.csv").write_text("key,words,class,kind\na,one,x,1\nb,two,y,2\n")
+    (place / "decisions.csv").write_text("id,decision,new_label\na,relabel,2\n")
+    names = ["--id", "key", "--text", "words", "--label", "kind"]
+    assert calmix("map", "data.csv", *names, "--apply", "decisions.csv", "--out", "clean.csv").code == 0
+    assert read_table(place / "clean.csv")["kind"].to_pylist() == ["2", "2"]
+    assert read_table(place / "clean.csv")["class"].to_pylist() == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--out", "clean.docx"],
+        ["--out", "data.csv"],
+        ["--out", "decisions.csv"],
+        ["--out", "clean.csv", "--filter"],
+        ["--out", "clean.csv", "--clean", "other.csv"],
+        ["--out", "clean.csv", "--label", "colour"],
+        ["--out", "clean.csv", "--apply", "nowhere.csv"],
+        ["--out", "clean.csv", "--apply", "all.csv"],
+    ],
+)
+def test_decisions_that_cannot_be_applied_change_nothing(calmix: Any, place: Path, tree: Any, words: Any) -> None:
+    (place / "data.csv").write_text("id,text,label\na,one,x\nb,two,y\n")
+    (place / "decisions.csv").write_text("id,decision\na,drop\n")
+    (place / "all.csv").write_text("id,decision\na,drop\nb,drop\n")
+    before = tree(place)
+    ended = calmix("map", "data.csv", "--apply", "decisions.csv", *words)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1), ended.err
+    assert tree(place) == before

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from calmix.data import Examples, apply_decisions, read_decisions
 from calmix.report import read_run, write_run_page
 
 pytestmark = pytest.mark.usefixtures("chromium")
@@ -198,6 +200,29 @@ def test_hostile_texts_are_shown_and_run_nothing(
         assert line["id"] == (f"'{id_}" if id_[0] in "=+-@\t" else id_)
         assert line["new_label"][0] not in "=+-@\t\r"
     assert len(lines) == 8
+
+
+def test_decisions_about_hostile_samples_are_applied_to_their_table(
+    open_page: Any, make_run: Any, hostile: tuple[str, ...], tmp_path: Path
+) -> None:
+    ids = ["=1+1", "+a", "-b", "@c", "\td", '"quoted", comma', "</script>", "a\nb", *(f"s{i}" for i in range(22))]
+    classes = ("<b>", "=cmd()", "\u202ertl")
+    page = open_page(write_run_page(make_run(hostile=True, ids=ids, classes=classes, samples=30)))
+    page.select_option("#sort", "row")
+    page.locator("#tab-view").click()
+    for row in range(4):
+        page.locator("#list > li").nth(2 * row).get_by_label("drop").check()
+        page.locator("#list > li").nth(2 * row + 1).locator("select").select_option(index=0)
+    page.locator("#list > li").nth(8).get_by_label("keep").check()
+    decided(page, tmp_path)
+    texts = [*hostile, *(f"text {i}" for i in range(30))][:30]
+    table = pa.table({"id": ids, "text": texts, "label": [classes[i % 3] for i in range(30)]})
+    examples = Examples(table, np.arange(30) % 3, classes)
+    decisions = read_decisions(tmp_path / "decisions.csv", examples)
+    done = apply_decisions(table, examples, decisions, label="label")
+    assert (done.kept, done.relabelled, done.dropped) == (1, 4, 4)
+    assert done.table["id"].to_pylist() == [*ids[1:8:2], *ids[8:]]
+    assert done.table["label"].to_pylist()[:4] == ["<b>", "=cmd()", "<b>", "<b>"]
 
 
 def test_what_is_copied_is_how_it_was_made(open_page: Any, make_run: Any) -> None:

@@ -16,7 +16,9 @@ __all__ = ["map_"]
 
 def map_(
     train: Annotated[str, typer.Argument(metavar="TRAIN", help="Labelled file, or a hub data set.")],
-    out: Annotated[Path, typer.Option(help="Folder for the map; an unfinished one goes on.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder for the map; an unfinished one goes on. With --apply: file for the table.")
+    ],
     model: Annotated[str, typer.Option(help="Folder or hub name of a pretrained encoder, or `minilm`.")] = "minilm",
     epochs: Annotated[int, typer.Option(help="Passes over the data; the map is read off all of them.")] = 3,
     batch_size: Annotated[int, typer.Option(help="Samples per update.")] = 32,
@@ -30,6 +32,10 @@ def map_(
     clean: Annotated[
         Path | None, typer.Option(help="Also write TRAIN without the rows whose label looks wrong.")
     ] = None,
+    apply: Annotated[
+        Path | None,
+        typer.Option(help="Decisions made in the map's page: write TRAIN with them applied, and train nothing."),
+    ] = None,
     text: Annotated[str | None, typer.Option(help="Column with the text.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.")] = None,
     choices: Annotated[str | None, typer.Option(help="Column with the choices.")] = None,
@@ -41,8 +47,14 @@ def map_(
     """Train plainly, record what training reveals about each sample, and draw the map.
 
     Writes datamap.parquet (confidence, variability, AUM, region, suspected label of each sample), label_issues.csv
-    (the suspects, worst first) and datamap.png and .svg. Guided recipes take the folder: `calmix train --dynamics`.
+    (the suspects, worst first), datamap.png and .svg, and report.html, in which samples can be read and marked.
+    Guided recipes take the folder: `calmix train --dynamics`. Afterwards, `calmix map TRAIN --apply decisions.csv
+    --out clean.csv` writes the table as it was decided.
     """
+    columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id}
+    if apply is not None:
+        _apply(train, apply, out, columns, as_json, unwanted=filtered or clean is not None)
+        return
     from calmix.data import read_examples
     from calmix.data.tables import check_writable
     from calmix.errors import InputError
@@ -54,14 +66,14 @@ def map_(
             raise InputError(f"--clean {clean}: is the table that is mapped; give another file")
         if out.absolute() in clean.absolute().parents:
             raise InputError(f"--clean {clean}: is inside the map's folder; give another place")
-    examples = read_examples(train, text=text, text_b=text_b, choices=choices, label=label, id=id)
+    examples = read_examples(train, **columns)
     drawn = False
 
     def complete(done: "Survey") -> None:
         nonlocal drawn
         drawn = _draw(done)
         if clean is not None:
-            _write_clean(train, examples, done, clean)
+            _write_clean(train, examples, columns, done, clean)
 
     with training_bar(quiet=as_json) as bar:
         done = survey(
@@ -113,13 +125,55 @@ def _draw(done: "Survey") -> bool:
     return True
 
 
-def _write_clean(train: str, examples: "Examples", done: "Survey", clean: Path) -> None:
+def _write_clean(train: str, examples: "Examples", columns: dict[str, Any], done: "Survey", clean: Path) -> None:
     import numpy as np
 
-    from calmix.data import read_table, write_table
+    from calmix.data import write_table
     from calmix.dynamics import label_issues
 
-    stay = np.flatnonzero(~label_issues(done.dynamics).flagged)
-    # The table as it was, columns and all; a hub data set has no file, so its examples stand in.
-    table: Any = read_table(train) if Path(train).is_file() else examples.table
-    write_table(table.take(stay), clean)
+    table, _ = _whole_table(train, examples, columns)
+    write_table(table.take(np.flatnonzero(~label_issues(done.dynamics).flagged)), clean)
+
+
+def _whole_table(train: str, examples: "Examples", columns: dict[str, Any]) -> tuple[Any, str]:
+    """Return the table as it was, columns and all, and which holds the label; of a hub data set, its examples."""
+    import numpy as np
+    import pyarrow as pa
+
+    from calmix.data import read_table
+    from calmix.data.columns import find_columns
+    from calmix.data.origin import Origin
+
+    if Path(train).is_file():
+        table = read_table(train)
+        return table, find_columns(table, Origin(train), **columns).label or ""
+    names = np.array(examples.label_names, dtype=object)
+    label = pa.array(names[examples.labels] if len(names) else examples.labels)
+    name = "label" if "label" not in examples.table.column_names else "label_"
+    return examples.table.append_column(name, label), name
+
+
+def _apply(train: str, decisions: Path, out: Path, columns: dict[str, Any], as_json: bool, *, unwanted: bool) -> None:
+    """Write the table with decisions applied."""
+    from calmix.data import apply_decisions, read_decisions, read_examples, write_table
+    from calmix.data.tables import check_writable
+    from calmix.errors import InputError
+
+    if unwanted:
+        raise InputError("--apply writes a table and maps nothing: leave out --filter and --clean")
+    check_writable(out)
+    for given in (Path(train), decisions):
+        if out.exists() and given.exists() and out.samefile(given):
+            raise InputError(f"--out {out}: is one of the tables that are read; give another file")
+    examples = read_examples(train, **columns)
+    table, label = _whole_table(train, examples, columns)
+    applied = apply_decisions(table, examples, read_decisions(decisions, examples), label=label)
+    if applied.table.num_rows == 0:
+        raise InputError(f"{decisions}: drops every row of {train}; nothing would be left to write")
+    write_table(applied.table, out)
+    counts = {"relabelled": applied.relabelled, "dropped": applied.dropped, "kept": applied.kept}
+    if as_json:
+        print_json({"out": str(out), "rows": applied.table.num_rows, **counts})
+        return
+    print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
+    print(f"{applied.table.num_rows:,} of {len(examples):,} rows: {out}")

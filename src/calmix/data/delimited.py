@@ -14,10 +14,12 @@ from calmix.data.files import open_bytes
 from calmix.data.origin import listed, shown
 from calmix.errors import InputError
 
-__all__ = ["read_delimited", "write_delimited"]
+__all__ = ["guarded", "read_delimited", "write_delimited"]
 
 _BLOCK = 16 << 20  # a row longer than this goes to the careful reader
 _SPECIAL = {"\t": "tabs", ",": "commas"}
+# What a spreadsheet takes for the beginning of a formula.
+_FORMULA = r"\A([=+\-@\t\r])"
 
 
 def read_delimited(path: Path, delimiter: str) -> pa.Table:
@@ -143,7 +145,12 @@ def write_delimited(table: pa.Table, sink: object, delimiter: str) -> None:
     pa.csv.write_csv(guarded, sink, pa.csv.WriteOptions(delimiter=delimiter))
 
 
+def guarded(text: str) -> str:
+    """Return a cell as `write_delimited` writes it: with a `'` in front if a spreadsheet would run it."""
+    return re.sub(_FORMULA, r"'\1", text)
+
+
 def _guarded(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return column
-    return pc.replace_substring_regex(pc.fill_null(column, ""), r"\A([=+\-@\t\r])", r"'\1")
+    return pc.replace_substring_regex(pc.fill_null(column, ""), _FORMULA, r"'\1")
