@@ -13,6 +13,8 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Two runs that are compared must not decide differently what is faster.
+os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
 sys.path.insert(0, str(Path(__file__).parent))  # for `import tiny`
 
 Checkpoint = Callable[..., Path]

@@ -19,7 +19,7 @@ from calmix.errors import InputError
 from calmix.mixing import RECIPES
 from calmix.models import load
 from calmix.training import Progress, loop, train
-from calmix.training.launching import accelerator_for, check_trackers, from_main, precision_for, unwrap
+from calmix.training.launching import _gain_of_bf16, accelerator_for, check_trackers, from_main, precision_for, unwrap
 
 # 27 rows in batches of 8 end in one of 3, 25 in one of 1: fewer rows than processes.
 RUNS: list[dict[str, Any]] = [
@@ -135,7 +135,27 @@ def test_the_precision_is_that_of_the_run_not_of_the_one_before(tmp_path: Path) 
     assert accelerator_for("bf16", (), tmp_path).mixed_precision == "bf16"
     assert accelerator_for("fp32", (), tmp_path).mixed_precision == "no"
     assert precision_for("bf16") == "bf16"
-    assert precision_for("auto") in ("fp32", "bf16")
+    assert precision_for("auto") == "fp32"  # as the environment of the tests says
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about processors")
+@pytest.mark.parametrize(("gain", "expected"), [(0.07, "fp32"), (1.1, "fp32"), (1.9, "bf16")])
+def test_a_processor_computes_in_what_it_is_faster_with(
+    gain: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
+    monkeypatch.setattr("calmix.training.launching._gain_of_bf16", lambda: gain)
+    assert precision_for("auto") == expected
+    assert precision_for("fp32") == "fp32"
+
+
+def test_what_accelerate_was_told_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert precision_for("auto") == "bf16"
+
+
+def test_the_gain_is_a_ratio_of_times() -> None:
+    assert 0 < _gain_of_bf16() < 1000
 
 
 def test_a_model_that_was_wrapped_computes_as_before(calm: Path, tmp_path: Path) -> None:

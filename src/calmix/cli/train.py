@@ -93,7 +93,8 @@ def train(
         ),
     ] = False,
     precision: Annotated[
-        _Precision, typer.Option(help="auto: bf16 on GPUs that have it.", rich_help_panel=_TRAINING)
+        _Precision,
+        typer.Option(help="auto: bf16 where the GPU, or processor, is faster with it.", rich_help_panel=_TRAINING),
     ] = _Precision.auto,
     select: Annotated[
         _Select,

@@ -7,11 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from calmix.training.branching import Branch
 from calmix.training.calling import Calls
 
 __all__ = ["Lowered"]
+
+# All but cuDNN's, whose backward takes twice as long for texts of a few dozen tokens.
+_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class Lowered:
@@ -45,7 +49,8 @@ class Lowered:
     def __call__(self, **inputs: Tensor) -> Any:
         """Return what the model returns, from the copies."""
         sequences = inputs["input_ids"].shape[:-1].numel()
-        with Calls(len(self.models), sequences, self.branch if self.once else None, self.uses):
+        calls = Calls(len(self.models), sequences, self.branch if self.once else None, self.uses)
+        with calls, sdpa_kernel(_ATTENTION):
             return functional_call(self.models[0], self.copies, kwargs=inputs)
 
     @torch.no_grad()

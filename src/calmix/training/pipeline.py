@@ -134,7 +134,7 @@ def train(
         dynamics: for recipes guided by training dynamics: a run folder, or a map, that recorded them. Without it a
             plain run is made first, in `out/dynamics`.
         online: for these recipes: no run before; after each epoch, the run's own dynamics guide the next.
-        precision: of the arithmetic; `auto` is bf16 on GPUs that have it.
+        precision: of the arithmetic; `auto` is bf16 on GPUs that have it, and on processors that are faster with it.
         gradient_checkpointing: recompute activations instead of keeping them: less memory, a third slower.
         checkpoint_minutes: save the state of the run this often.
         checkpoint_epochs: and after every so many epochs; 0 does not.
