@@ -41,7 +41,7 @@ def record(examples: Any, model: str, seed: int, batch_size: int, lr: float) -> 
     began = time.perf_counter()
     data = training_set(examples, packed).to(accelerator.device)
     recipe = choose("erm")
-    guidance = Guidance(recipe, data.labels, accelerator)
+    guidance = Guidance(recipe, network, data, accelerator)
     fit(
         network,
         data,

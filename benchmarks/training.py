@@ -68,7 +68,7 @@ def ours(
     # Guided recipes need dynamics: any will do for their speed.
     scores = np.random.default_rng(0).normal(size=(2, len(examples), len(examples.label_names)))
     told = None if method.guide is None else Dynamics.from_logits(scores, examples.labels)
-    guidance = Guidance(method, data.labels, accelerator, dynamics=told)
+    guidance = Guidance(method, network, data, accelerator, dynamics=told)
     stepper = Stepper(
         network,
         data,

@@ -1,5 +1,6 @@
 """The training methods, and the parts to make your own from: see docs/your-own-method.md."""
 
+from calmix.mixing.bank import Search, from_bank
 from calmix.mixing.choosing import choose
 from calmix.mixing.levels import mixed_logits
 from calmix.mixing.loss import batch_loss
@@ -30,6 +31,7 @@ __all__ = [
     "Pairing",
     "Pool",
     "Recipe",
+    "Search",
     "Step",
     "Term",
     "across",
@@ -44,6 +46,7 @@ __all__ = [
     "erl",
     "erm",
     "feature_mixup",
+    "from_bank",
     "informed_mixup",
     "input_mixup",
     "label_smoothing",

@@ -87,6 +87,34 @@ def test_two_choices_are_compared_by_the_gradient_of_the_head_not_by_parallel_sa
         assert near[i] == 4 + int(np.argmax(alike))
 
 
+def test_a_set_search_mixes_with_what_is_remembered_of_the_partner(guided_step: Any) -> None:
+    step = guided_step()
+    remembered, targets = torch.randn(ROWS, 3), torch.eye(3)[torch.arange(ROWS) % 3]
+    near, far = torch.tensor([4, 5, 6, 7, 0, 1, 2, 7]), torch.tensor([7, 6, 5, 4, 3, 2, 1, 7])
+    step.signals |= {"similar": near, "dissimilar": far}
+    step.signals |= {"remembered_logits": remembered, "remembered_targets": targets}
+    found = aum_saliency(alpha=0.5, search="set", smoothing=0.3).loss(step)
+    step.generator.manual_seed(step.generator.initial_seed())
+    expected = 0.8 * plain(step)
+    own, theirs = (t * 0.7 + (1 - t) * 0.15 for t in (step.targets, targets))
+    for partner in (near, far):
+        lam = step.beta(0.5)[:, None].clone()
+        lam[7] = 1.0  # its own partner: nothing to mix with
+        logits = lam * step.logits + (1 - lam) * remembered[partner]
+        expected = expected + 0.1 * cross_entropy(logits, lam * own + (1 - lam) * theirs[partner])
+    torch.testing.assert_close(found, expected)
+
+
+def test_before_anything_is_remembered_a_set_search_looks_in_the_batch(guided_step: Any) -> None:
+    torch.testing.assert_close(aum_saliency(search="set").loss(guided_step()), aum_saliency().loss(guided_step()))
+
+
+@pytest.mark.parametrize("at", ["inner", "input"])
+def test_a_set_search_goes_with_mixing_at_the_head_alone(at: Any) -> None:
+    with pytest.raises(InputError, match="at=head alone"):
+        aum_saliency(search="set", at=at)
+
+
 def test_aum_saliency_smooths_mixed_targets_only(guided_step: Any) -> None:
     step = guided_step()
     found = aum_saliency(alpha=0, smoothing=0.3).loss(step)

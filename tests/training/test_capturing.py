@@ -71,7 +71,17 @@ def recorded(folder: Path, out: Path, *, capture: bool, monkeypatch: pytest.Monk
     return Dynamics.load(out / "datamap.parquet")
 
 
-@pytest.mark.parametrize("options", [{}, {"recipe": "tdmixup", "online": True}, {"recipe": "aum-saliency"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"recipe": "tdmixup", "online": True},
+        {"recipe": "aum-saliency"},
+        {"recipe": "aum-saliency", "options": {"search": "set"}},
+        {"recipe": "aum-saliency", "options": {"search": "set", "similarity": "head"}, "online": True},
+        {"record": "evaluation"},
+    ],
+)
 def test_captured_steps_record_what_plain_ones_do(
     options: dict[str, Any], checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import torch
 from accelerate import Accelerator, PartialState
 from safetensors.torch import load_file
 
+import calmix
 from calmix.errors import InputError
 from calmix.mixing import RECIPES
 from calmix.models import load
@@ -64,7 +65,8 @@ def launched(calm: Path, out: Path, *words: str, port: int) -> "subprocess.Compl
     """Start this very file in two processes."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(Path(tiny.__file__).parent),
+        # Where the processes find `tiny` and this very calmix.
+        "PYTHONPATH": os.pathsep.join([str(Path(tiny.__file__).parent), str(Path(calmix.__file__).parents[1])]),
         "OMP_NUM_THREADS": "1",
         "MASTER_ADDR": "127.0.0.1",
         "ACCELERATE_USE_CPU": "true",

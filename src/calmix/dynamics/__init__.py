@@ -9,11 +9,12 @@ if TYPE_CHECKING:
     from calmix.dynamics.recorder import Recorder, row_lookup
     from calmix.dynamics.saliency import batch_partners, cosine, head_cosine, residual, saliency_map, two_class_vectors
     from calmix.dynamics.searching import (
-        circle_farthest,
-        circle_nearest,
-        cosine_farthest,
-        cosine_nearest,
+        Vectors,
         distinct_partners,
+        farthest_of_drawn,
+        nearest_of_all,
+        nearest_of_three_classes,
+        random_partners,
         set_partners,
     )
     from calmix.dynamics.thresholds import Relabelling, aum_filter, aum_filter_pair, threshold_pair, threshold_samples
@@ -25,7 +26,8 @@ _HOMES = {
     "issues": "LabelIssues label_issues",
     "recorder": "Recorder row_lookup",
     "saliency": "batch_partners cosine head_cosine residual saliency_map two_class_vectors",
-    "searching": "circle_farthest circle_nearest cosine_farthest cosine_nearest distinct_partners set_partners",
+    "searching": "Vectors distinct_partners farthest_of_drawn nearest_of_all nearest_of_three_classes random_partners "
+    "set_partners",
     "thresholds": "Relabelling aum_filter aum_filter_pair threshold_pair threshold_samples",
     "values": "Dynamics Pass",
 }
@@ -39,20 +41,21 @@ __all__ = [
     "Recorder",
     "Region",
     "Relabelling",
+    "Vectors",
     "absent_classes",
     "aum_filter",
     "aum_filter_pair",
     "aum_halves",
     "batch_partners",
-    "circle_farthest",
-    "circle_nearest",
     "cosine",
-    "cosine_farthest",
-    "cosine_nearest",
     "distinct_partners",
     "easy_and_ambiguous",
+    "farthest_of_drawn",
     "head_cosine",
     "label_issues",
+    "nearest_of_all",
+    "nearest_of_three_classes",
+    "random_partners",
     "regions",
     "residual",
     "row_lookup",

@@ -1,8 +1,6 @@
 """Partners by saliency over the whole training set rather than inside a batch."""
 
-from collections.abc import Callable
-from functools import partial
-from math import pi
+from math import ceil, sqrt
 
 import torch
 from torch import Tensor
@@ -10,81 +8,128 @@ from torch import Tensor
 from calmix.dynamics.saliency import normalised
 
 __all__ = [
-    "circle_farthest",
-    "circle_nearest",
-    "cosine_farthest",
-    "cosine_nearest",
+    "Vectors",
     "distinct_partners",
+    "farthest_of_drawn",
+    "nearest_of_all",
+    "nearest_of_three_classes",
+    "random_partners",
     "set_partners",
 ]
 
+Vectors = Tensor | tuple[Tensor, ...]
+"""What samples are compared by: the cosine of rows [n, D], or of several such the product of their cosines."""
+
+# Entries of a block of similarities: 256 MB in float32, whatever the number of samples.
+_BLOCK = 2**26
+
 
 def set_partners(
-    vectors: Tensor,
+    vectors: Vectors,
     halves: Tensor,
     *,
     generator: torch.Generator,
-    k: int = 100,
-    on_circle: bool = False,
-    chunk: int = 4096,
+    candidates: int = 100,
+    three_classes: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Return a most similar and a most dissimilar row of the other half for every sample of a set.
 
     Args:
-        vectors: what is compared by cosine [n, D]: `residual` or `saliency_map`, or `two_class_vectors`.
+        vectors: what is compared: `saliency_map`, `residual`, `two_class_vectors`, or (residual, head inputs).
         halves: 0 or 1, or -1 for a sample of neither, which is its own partner, as is every sample when one
             of the halves is empty.
-        generator: for the draw of the dissimilar partner.
-        k: the dissimilar partner is drawn from the k farthest. The farthest alone are a handful of
-            samples that everyone would share: see `distinct_partners`.
-        on_circle: say that the vectors are the `residual` of three classes. They lie in a plane, and a sort by
-            angle replaces the comparison of all pairs: n log n instead of n².
-        chunk: how many samples are compared with all others at a time, when not on the circle.
+        generator: for the draw of candidates; on any device.
+        candidates: the dissimilar partner is the farthest of this many, drawn for each sample anew; 0 takes the
+            farthest of all. These are a handful of samples that everyone would share: see `distinct_partners`.
+            From a half of n samples at most √n are drawn, so that there are as many for everyone to choose from.
+        three_classes: say that the vectors are the `saliency_map` or `residual` of three classes with hard labels.
+            A sort by angle then replaces the comparison of all pairs: n log n instead of n².
     """
-    near: Callable[..., Tensor] = circle_nearest if on_circle else partial(cosine_nearest, chunk=chunk)
-    far: Callable[..., Tensor] = circle_farthest if on_circle else partial(cosine_farthest, chunk=chunk)
-    similar = torch.arange(len(vectors), device=vectors.device)
+    parts = (vectors,) if isinstance(vectors, Tensor) else vectors
+    similar = torch.arange(len(halves), device=halves.device)
     dissimilar = similar.clone()
     sides = [torch.nonzero(halves.to(torch.int8) == side)[:, 0] for side in (0, 1)]
     if min(map(len, sides)) > 0:
         for ours, theirs in (sides, sides[::-1]):
-            similar[ours] = theirs[near(vectors[ours], vectors[theirs])]
-            dissimilar[ours] = theirs[far(vectors[ours], vectors[theirs], k=k, generator=generator)]
+            queries, keys = (tuple(part[rows] for part in parts) for rows in (ours, theirs))
+            similar[ours] = theirs[_nearest(queries, keys, three_classes)]
+            if candidates:
+                drawn = min(candidates, ceil(sqrt(len(theirs))))
+                dissimilar[ours] = theirs[farthest_of_drawn(queries, keys, drawn, generator=generator)]
+            else:
+                opposite = (-queries[0], *queries[1:])
+                dissimilar[ours] = theirs[_nearest(opposite, keys, three_classes)]
     return similar, dissimilar
 
 
-def circle_nearest(queries: Tensor, keys: Tensor) -> Tensor:
-    """Return, for each query, the row of the key at the smallest angle: `residual`s of three classes [·, 3].
+def random_partners(halves: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Return a row of the other half, drawn for every sample; one of neither half (-1) is its own partner."""
+    partners = torch.arange(len(halves), device=halves.device)
+    sides = [torch.nonzero(halves.to(torch.int8) == side)[:, 0] for side in (0, 1)]
+    if min(map(len, sides)) > 0:
+        for ours, theirs in (sides, sides[::-1]):
+            drawn = torch.randint(len(theirs), (len(ours),), generator=generator, device=generator.device)
+            partners[ours] = theirs[drawn.to(halves.device)]
+    return partners
 
-    Exact: cosines near 1 cannot be told apart even in float64, angles can.
+
+def nearest_of_all(queries: tuple[Tensor, ...], keys: tuple[Tensor, ...]) -> Tensor:
+    """Return, for each query, the row of the most similar key: all pairs are compared, a block at a time."""
+    units = [normalised(part) for part in keys]
+    rows = max(1, _BLOCK // len(units[0]))
+    found = []
+    for block in zip(*(torch.split(part, rows) for part in queries), strict=True):
+        alike = torch.ones((), device=units[0].device, dtype=units[0].dtype)
+        for part, unit in zip(block, units, strict=True):
+            alike = alike * (normalised(part) @ unit.T)
+        found.append(alike.argmax(1))
+    return torch.cat(found)
+
+
+def farthest_of_drawn(
+    queries: tuple[Tensor, ...], keys: tuple[Tensor, ...], candidates: int, *, generator: torch.Generator
+) -> Tensor:
+    """Return, for each query, the row of the least similar of so many keys, drawn for it alone."""
+    units = [normalised(part) for part in keys]
+    rows = max(1, _BLOCK // (candidates * sum(part.shape[1] for part in units)))
+    found = []
+    for block in zip(*(torch.split(part, rows) for part in queries), strict=True):
+        size = (len(block[0]), candidates)
+        drawn = torch.randint(len(units[0]), size, generator=generator, device=generator.device).to(units[0].device)
+        alike = torch.ones((), device=units[0].device, dtype=units[0].dtype)
+        for part, unit in zip(block, units, strict=True):
+            alike = alike * (unit[drawn] @ normalised(part)[:, :, None])[:, :, 0]
+        found.append(drawn.gather(1, alike.argmin(1, keepdim=True))[:, 0])
+    return torch.cat(found)
+
+
+def nearest_of_three_classes(queries: Tensor, keys: Tensor) -> Tensor:
+    """Return, for each query, the row of the key at the smallest angle: `saliency_map`s or `residual`s [·, 3].
+
+    The label's entry is as large as the other two together. So all samples of a label lie in a plane, on an arc
+    from one of the other classes to the other, and the nearest of them is a neighbour of the query's own angle in
+    that plane, or an end of the arc. Exact: cosines near 1 cannot be told apart even in float64, angles can.
     """
-    start, order = _arc(_angles(queries), _angles(keys), 1)
-    return order[start % len(order)]
-
-
-def circle_farthest(queries: Tensor, keys: Tensor, *, k: int, generator: torch.Generator) -> Tensor:
-    """Return, for each query, a row drawn from the k keys at the largest angles, as in `circle_nearest`."""
-    k = min(k, len(keys))
-    start, order = _arc(_angles(queries) + pi, _angles(keys), k)
-    return order[(start + _draws(k, len(queries), generator, queries.device)) % len(order)]
-
-
-def cosine_nearest(queries: Tensor, keys: Tensor, *, chunk: int = 4096) -> Tensor:
-    """Return, for each query, the row of the key with the largest cosine, `chunk` queries at a time."""
-    unit = normalised(keys)
-    return torch.cat([(normalised(part) @ unit.T).argmax(1) for part in torch.split(queries, chunk)])
-
-
-def cosine_farthest(queries: Tensor, keys: Tensor, *, k: int, generator: torch.Generator, chunk: int = 4096) -> Tensor:
-    """Return, for each query, a row drawn from the k keys with the smallest cosines."""
-    k = min(k, len(keys))
-    unit = normalised(keys)
-    draws = _draws(k, len(queries), generator, queries.device)
-    rows = [
-        (normalised(part) @ unit.T).topk(k, largest=False).indices.gather(1, draw[:, None])[:, 0]
-        for part, draw in zip(torch.split(queries, chunk), torch.split(draws, chunk), strict=True)
-    ]
-    return torch.cat(rows)
+    if queries.shape[1] != 3 or keys.shape[1] != 3:
+        raise ValueError(f"vectors of three classes have 3 entries, not {queries.shape[1]} and {keys.shape[1]}")
+    queries, keys = normalised(queries.double()), normalised(keys.double())
+    label = torch.where(keys.any(1), keys.abs().argmax(1), -1)
+    found = torch.zeros(len(queries), dtype=torch.int64, device=keys.device)
+    shortest = torch.full_like(queries[:, 0], torch.inf)
+    for gold in range(3):
+        members = torch.nonzero(label == gold)[:, 0]
+        if len(members) == 0:
+            continue
+        sign = keys[members[0], gold].sign()
+        angles, order = _angle(keys[members], gold, sign).sort()
+        members = members[order]
+        place = torch.searchsorted(angles, _angle(queries, gold, sign))
+        for rank in (place - 1, place, torch.zeros_like(place), torch.full_like(place, len(members) - 1)):
+            row = members[rank.clamp(0, len(members) - 1)]
+            distance = (queries - keys[row]).square().sum(1)
+            found = torch.where(distance < shortest, row, found)
+            shortest = torch.minimum(distance, shortest)
+    return found
 
 
 def distinct_partners(partners: Tensor) -> int:
@@ -92,28 +137,11 @@ def distinct_partners(partners: Tensor) -> int:
     return int(torch.unique(partners).numel())
 
 
-def _draws(k: int, n: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    return torch.randint(k, (n,), generator=generator, device=generator.device).to(device)
+def _nearest(queries: tuple[Tensor, ...], keys: tuple[Tensor, ...], three_classes: bool) -> Tensor:
+    return nearest_of_three_classes(queries[0], keys[0]) if three_classes else nearest_of_all(queries, keys)
 
 
-def _angles(residuals: Tensor) -> Tensor:
-    """The direction of rows that sum to zero, in the plane they lie in."""
-    if residuals.shape[1] != 3:
-        raise ValueError(f"only residuals of three classes lie on a circle, not of {residuals.shape[1]}")
-    a, b, c = residuals.double().unbind(1)
-    return torch.atan2((a - b) / 2**0.5, (a + b - 2 * c) / 6**0.5)
-
-
-def _arc(targets: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The keys in order of angle, and where in it the k that are closest to each target begin (modulo their number)."""
-    angles, order = keys.sort()
-    rolled = torch.cat([angles - 2 * pi, angles, angles + 2 * pi])
-    wanted = torch.remainder(targets + pi, 2 * pi) - pi
-    high = torch.searchsorted(rolled, wanted).clamp(k, len(rolled) - k - 1)
-    low = high - k
-    for _ in range(k.bit_length()):
-        middle = (low + high) // 2
-        # Is the window from `middle` too far to the left: is the key it lacks on the right the closer one?
-        shift = (wanted - rolled[middle] > rolled[middle + k] - wanted) & (low < high)
-        low, high = torch.where(shift, middle + 1, low), torch.where(shift, high, torch.minimum(middle, high))
-    return low, order
+def _angle(vectors: Tensor, gold: int, sign: Tensor) -> Tensor:
+    """The direction of vectors in the plane that a label's vectors lie in: 0 where the other two classes are level."""
+    one, other = (vectors[:, k] for k in range(3) if k != gold)
+    return torch.atan2((one - other) / sqrt(2), (sign * vectors[:, gold] + (one + other) / 2) / sqrt(1.5))

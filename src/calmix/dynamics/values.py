@@ -112,6 +112,11 @@ class Dynamics:
         return max(len(self.label_names), highest + 1)
 
     @property
+    def was_observed(self) -> bool:
+        """Whether any sample was observed at all."""
+        return bool((self.observations > 0).any())
+
+    @property
     def has_spread(self) -> bool:
         """Whether any sample was observed twice: otherwise every variability is 0 and says nothing."""
         return bool((self.observations > 1).any())

@@ -1,5 +1,6 @@
 """Who is mixed with whom, where, and what the loss is a sum of."""
 
+from calmix.mixing.bank import Bank, Search, partner_counts
 from calmix.mixing.choosing import Option, choose, describe, options_of
 from calmix.mixing.loss import batch_loss
 from calmix.mixing.recipes import RECIPES, Recipe
@@ -8,14 +9,17 @@ from calmix.mixing.step import Step, fill_tokens
 
 __all__ = [
     "RECIPES",
+    "Bank",
     "Option",
     "Pool",
     "Recipe",
     "Sampling",
+    "Search",
     "Step",
     "batch_loss",
     "choose",
     "describe",
     "fill_tokens",
     "options_of",
+    "partner_counts",
 ]

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calmix.dynamics import Dynamics, aum_halves, easy_and_ambiguous
+from calmix.errors import InputError
 from calmix.mixing import terms
+from calmix.mixing.bank import Kind, Search, from_bank
 from calmix.mixing.checking import check_range
 from calmix.mixing.levels import Level, mixed_logits
 from calmix.mixing.pairing import Similarity, across, by_saliency, sides
@@ -35,6 +37,8 @@ def aum_saliency(
     aum: bool = True,
     saliency: bool = True,
     similarity: Similarity = "auto",
+    search: Literal["batch", "set"] = "batch",
+    candidates: int = 100,
     at: At = "head",
     smoothing: float = 0.0,
     as_released: bool = False,
@@ -51,6 +55,8 @@ def aum_saliency(
         aum: false splits the batch at random instead of by AUM (ablation).
         saliency: false draws both partners at random from the other half (ablation).
         similarity: compare |p−y| (logits) or gradients by the head's weights (head). auto: head for two classes.
+        search: look for partners in the batch, or after each epoch in the whole set (their logits of that epoch).
+        candidates: the dissimilar one is the farthest of so many drawn from the set; 0: of all, a handful for all.
         at: mix what the head reads, what its dense layer reads, or the input embeddings.
         smoothing: label smoothing σ of the mixed targets; the clean term and the saliency keep hard labels.
         as_released: the loss weights that the authors' code amounts to: 1.4 on each half, 0.05·B/K on each mix.
@@ -58,31 +64,41 @@ def aum_saliency(
     for name, value in (("alpha", alpha), ("clean", clean), ("similar", similar), ("dissimilar", dissimilar)):
         check_range(name, value)
     check_range("smoothing", smoothing, high=1)
+    check_range("candidates", candidates)
+    if search == "set" and at != "head":
+        raise InputError("search=set remembers what the head makes of each sample: it goes with at=head alone")
     plain = terms.clean()
 
     def loss(step: Step) -> Tensor:
         if aum and _SIDE not in step.signals:
             return plain(step)
-        side = sides(step, _SIDE)
-        if saliency:
-            near, far = by_saliency(step, side, similarity)
-        else:
-            near, far = across(step, side), across(step, side)
         weights = (clean, similar, dissimilar)
         if as_released:
             # Mean over each half, both at 1.4; soft cross-entropy summed over the batch and averaged over classes.
             mixes = 0.05 * step.size / step.targets.shape[-1]
             weights = (2.8, mixes * (similar > 0), mixes * (dissimilar > 0))
         total = weights[0] * plain(step)
-        for weight, partner in ((weights[1], near), (weights[2], far)):
+        for weight, partner in zip(weights[1:], pair(step), strict=True):
             if weight > 0:
                 total = total + weight * _mixed(step, partner, alpha=alpha, smoothing=smoothing, at=at)
         return total
 
+    def pair(step: Step) -> tuple[Tensor | Kind, Tensor | Kind]:
+        if "similar" in step.signals:
+            return "similar", "dissimilar"
+        side = sides(step, _SIDE)
+        return by_saliency(step, side, similarity) if saliency else (across(step, side), across(step, side))
+
     def guide(dynamics: Dynamics) -> Mapping[str, NDArray[Any]]:
         return {_SIDE: aum_halves(dynamics)}
 
-    return Recipe(loss, batches=two_sided(_SIDE, cycle=False) if aum else uniform, guide=guide if aum else None)
+    whole = Search(similarity if saliency else None, candidates, _SIDE if aum else None)
+    return Recipe(
+        loss,
+        batches=two_sided(_SIDE, cycle=False) if aum else uniform,
+        guide=guide if aum else None,
+        search=None if search == "batch" else whole,
+    )
 
 
 def tdmixup(
@@ -184,8 +200,14 @@ def _easy_and_ambiguous(
     return Recipe(loss, batches=uniform if everyone else two_sided(_SIDE, cycle=True), guide=guide)
 
 
-def _mixed(step: Step, partner: Tensor, *, alpha: float, smoothing: float, at: At) -> Tensor:
+def _mixed(step: Step, partner: Tensor | Kind, *, alpha: float, smoothing: float, at: At) -> Tensor:
+    """Cross-entropy of each row mixed with a partner: a row of the batch, or one of its two in the bank."""
     weight = step.beta(alpha)
+    if isinstance(partner, str):
+        found, logits, targets = from_bank(step, partner)
+        weight = torch.where(found, weight, 1.0)[:, None]
+        blended = weight * smooth(step.targets, smoothing) + (1 - weight) * smooth(targets, smoothing)
+        return cross_entropy(weight * step.logits + (1 - weight) * logits, blended, step.class_weights)
     logits = mixed_logits(step, partner, weight, level=_LEVELS[at])
     targets = mix(smooth(step.targets, smoothing), partner, weight)
     return cross_entropy(logits, targets, step.class_weights)

@@ -6,10 +6,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calmix.dynamics import batch_partners, cosine, residual, saliency_map
+from calmix.dynamics import batch_partners, cosine, head_cosine, residual, saliency_map
 from calmix.mixing.step import Step
 
-__all__ = ["Pairing", "Similarity", "across", "by_saliency", "reversed_batch", "shuffled", "sides"]
+__all__ = ["Pairing", "Similarity", "across", "by_saliency", "head_gradient", "reversed_batch", "shuffled", "sides"]
 
 Pairing = Callable[[Step], Tensor]
 """Step → the partner row of each row."""
@@ -61,15 +61,20 @@ def across(step: Step, side: Tensor) -> Tensor:
 
 def by_saliency(step: Step, side: Tensor, similarity: Similarity = "auto") -> tuple[Tensor, Tensor]:
     """Return the most similar and the most dissimilar row of the other side for each row (Park & Caragea 2022)."""
-    choices = step.inputs["input_ids"].dim() == 3
     if similarity == "logits" or (similarity == "auto" and step.targets.shape[-1] > 2):
         alike = cosine(saliency_map(step.logits, step.targets))
+    elif step.inputs["input_ids"].dim() == 3:
+        alike = cosine(head_gradient(step))
     else:
-        gap = residual(step.logits, step.targets)
-        hidden = step.hidden.detach().to(gap.dtype)
-        if choices:
-            # One weight vector scores all choices: its gradient is the sum over a row's choices.
-            alike = cosine((gap[..., None] * hidden.view(*gap.shape, -1)).sum(1))
-        else:
-            alike = cosine(gap) * cosine(hidden)
+        alike = head_cosine(residual(step.logits, step.targets), step.hidden)
     return batch_partners(alike, side, step.runs)
+
+
+def head_gradient(step: Step) -> Tensor:
+    """Return the gradient of each row's loss by the head's weights [rows, features], for multiple choice.
+
+    One weight vector scores all choices: its gradient is the sum over a row's choices.
+    """
+    gap = residual(step.logits, step.targets)
+    hidden = step.hidden.detach().to(gap.dtype)
+    return (gap[..., None] * hidden.view(*gap.shape, -1)).sum(1)

@@ -9,6 +9,7 @@ from torch import nn
 
 from calmix.data import Examples
 from calmix.dynamics import Dynamics
+from calmix.mixing.bank import Search
 from calmix.mixing.sampling import Sampling, uniform
 from calmix.mixing.terms import Term
 
@@ -38,3 +39,6 @@ class Recipe:
     """What training dynamics tell the recipe about each sample, as columns in `step.signals`: once, from a run
     made before, or anew after each epoch from the run itself. Without signals (the first epoch of the latter),
     batches and loss must be those of plain training."""
+    search: Search | None = None
+    """How partners are found over the whole training set after each epoch, from what the loop remembers of every
+    sample; `from_bank` tells a step who they are. None for recipes that pair inside a batch."""

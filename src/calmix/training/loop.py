@@ -112,6 +112,8 @@ def fit(
     try:
         with interrupts_held() as interrupted:
             while run.epoch < epochs:
+                if run.batch == 0:
+                    guidance.begin_epoch(run.epoch)
                 model.train()
                 batches = list(layout(run.epoch))
                 # As far as can be told: epochs may become shorter or longer as regions are renewed.
@@ -169,12 +171,15 @@ def _end_of_epoch(
         figures = dev_figures(logits, dev[1])
         worth = score(figures, select)
         entry["dev"] = json_safe(figures)
+    guidance = keeper.stepper.guidance
+    if guidance is not None:
+        guidance.end_epoch()
+        if partners := guidance.partners():
+            entry["partners"] = partners
     entry["seconds"] = round(keeper.seconds(), 3)
     run.history.append(entry)
     run.epoch, run.batch, run.loss, run.rows = run.epoch + 1, 0, 0.0, 0
     keeper.stepper.restart()
-    if keeper.stepper.guidance is not None:
-        keeper.stepper.guidance.end_epoch()
     shown = {f"dev/{name}": value for name, value in entry.get("dev", {}).items() if value is not None}
     accelerator.log({"train/loss": entry["loss"], "epoch": entry["epoch"], **shown}, step=run.step)
     # A number, whatever came out: it is compared and saved.

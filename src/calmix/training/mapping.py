@@ -38,7 +38,7 @@ class Known:
 
 def write_map(folder: Path, dynamics: Dynamics, examples: Examples, kept: NDArray[np.bool_] | None = None) -> None:
     """Write `datamap.parquet` and `label_issues.csv`, both with the texts; nothing if none was observed."""
-    if not (dynamics.observations > 0).any():
+    if not dynamics.was_observed:
         return
     issues = label_issues(dynamics)
     rows = issues.order[issues.flagged[issues.order]]

@@ -104,6 +104,7 @@ _ONE_OF = {
     "schedule": get_args(Schedule),
     "select": get_args(Selection),
     "precision": ("auto", "fp32", "bf16"),
+    "record": ("training", "evaluation"),
 }
 
 

@@ -19,7 +19,7 @@ from calmix.models import KIND, Packed, encode, identity, load_for_training, res
 from calmix.training.batches import TrainingSet, training_set
 from calmix.training.finishing import finish
 from calmix.training.folder import abandon, begin_run, config_hash, find_run, is_finished, locked
-from calmix.training.guiding import Guidance
+from calmix.training.guiding import Guidance, Record, partner_notes, record_notes
 from calmix.training.launching import (
     Precision,
     accelerator_for,
@@ -88,6 +88,7 @@ def train(
     guarantee: float | None = None,
     dynamics: str | Path | None = None,
     online: bool = False,
+    record: Record = "training",
     precision: Precision = "auto",
     gradient_checkpointing: bool = False,
     checkpoint_minutes: float = 10.0,
@@ -134,6 +135,8 @@ def train(
         dynamics: for recipes guided by training dynamics: a run folder, or a map, that recorded them. Without it a
             plain run is made first, in `out/dynamics`.
         online: for these recipes: no run before; after each epoch, the run's own dynamics guide the next.
+        record: training dynamics are those of the training steps, for free where the recipe looks at unmixed texts, or
+            of an evaluation pass over the training data after each epoch, which takes about a third more time.
         precision: of the arithmetic; `auto` is bf16 on GPUs that have it, and on processors that are faster with it.
         gradient_checkpointing: recompute activations instead of keeping them: less memory, a third slower.
         checkpoint_minutes: save the state of the run this often.
@@ -162,7 +165,7 @@ def train(
     )
     measures = check_hyper({"max_length": max_length, "bins": bins, "guarantee": guarantee})
     saving = check_hyper({"checkpoint_minutes": checkpoint_minutes, "checkpoint_epochs": checkpoint_epochs})
-    check_hyper({"precision": precision, "dev_fraction": dev_fraction})
+    check_hyper({"precision": precision, "dev_fraction": dev_fraction, "record": record})
     sets = prepare_sets(
         train,
         dev=dev,
@@ -189,6 +192,7 @@ def train(
         "class_weights": None if weights is None else weights.tolist(),
         "gradient_checkpointing": gradient_checkpointing,
         "online": online or None,
+        "record": None if record == "training" else record,
         "dynamics": None if known is None else known.digest,
         "data": {name: examples.digest() for name, examples in sets.named().items()},
     }
@@ -211,17 +215,12 @@ def train(
             )
             for name, digest in config["data"].items()
         }
-        notes = sets.notes + _cut_notes(packed, limit)
-        if on_note is not None and accelerator.is_main_process:
-            for note in notes:
-                on_note(note)
+        tell = on_note if on_note is not None and accelerator.is_main_process else None
+        notes = _told(sets.notes + _cut_notes(packed, limit) + record_notes(record), tell)
         data, fill = training_set(sets.train, packed["train"], weights), fill_tokens(tokenizer)
         rows = {name: len(examples) for name, examples in sets.named().items()}
         if dry_run:
-            cost = _rehearsed(network, data, method, accelerator, fill, hyper)
-            if two_runs:
-                # The plain run before it takes as much again.
-                cost |= {name: 2 * cost[name] for name in ("steps", "seconds")}
+            cost = _rehearsed(network, data, method, accelerator, fill, hyper, record, two_runs)
             return Run(folder, {"dry_run": True, "rows": rows, "labels": sets.train.label_names, "notes": notes} | cost)
         if accelerator.is_main_process:
             # Until something is saved, a run that fails leaves nothing behind.
@@ -230,20 +229,22 @@ def train(
                 begin_run(folder, config, decided)
         if two_runs:
             settings = {**hyper, **saving, "gradient_checkpointing": gradient_checkpointing, "on_progress": on_progress}
-            settings |= {name: measures[name] for name in ("max_length", "bins")}
-            if on_note is not None and accelerator.is_main_process:
-                on_note(f"first a plain run, for its dynamics: {folder / 'dynamics'}")
+            settings |= {name: measures[name] for name in ("max_length", "bins")} | {"record": record}
+            _told([f"first a plain run, for its dynamics: {folder / 'dynamics'}"], tell)
             known = _first_run(sets, folder / "dynamics", model, class_weights, decided["precision"], settings)
             # It leaves accelerate's global state as its own.
             accelerator = accelerator_for(decided["precision"], track, folder)
         data = data.to(accelerator.device)
         guidance = Guidance(
             method,
-            data.labels,
+            network,
+            data,
             accelerator,
             dynamics=None if known is None else known.dynamics,
             dropped=None if known is None else known.dropped,
             online=online,
+            record=record,
+            seed=seed,
         )
         start_trackers(accelerator, track, config)
         done = fit(
@@ -263,14 +264,16 @@ def train(
         logits = {name: predict_everywhere(network, packed[name], accelerator) for name in judged}
         for tracker in accelerator.trackers:
             tracker.finish()
+        notes += _told(partner_notes(method, done.history), tell)
+        recorded = guidance.dynamics(ids=sets.train.ids, label_names=sets.train.label_names)
         facts = {
             "best_epoch": done.best_epoch,
             "epochs": done.history,
             "seconds": round(done.seconds, 3),
             "rows": rows,
             "notes": notes,
+            "recorded_on": recorded.recorded_on if recorded.was_observed else None,
         }
-        recorded = guidance.dynamics(ids=sets.train.ids, label_names=sets.train.label_names)
         from_main(partial(write_map, folder, recorded, sets.train))
         metrics = from_main(partial(finish, folder, network, tokenizer, judged, logits, config, facts))
     return Run(folder, metrics)
@@ -331,6 +334,13 @@ def _copied(loaded: tuple[nn.Module, Any]) -> tuple[nn.Module, Any]:
     return copy.deepcopy(loaded[0]), copy.copy(loaded[1])
 
 
+def _told(notes: list[str], tell: Callable[[str], None] | None) -> list[str]:
+    if tell is not None:
+        for note in notes:
+            tell(note)
+    return notes
+
+
 def _cut_notes(packed: Mapping[str, Packed], limit: int) -> list[str]:
     return [
         f"{name}: {p.truncated} of {len(p)} texts are longer than {limit} tokens and were cut (--max-length)"
@@ -346,8 +356,13 @@ def _rehearsed(
     accelerator: Accelerator,
     fill: Mapping[str, int],
     hyper: Mapping[str, Any],
+    record: Record,
+    two_runs: bool,
 ) -> dict[str, Any]:
     optimizer = adamw(network.to(accelerator.device).parameters(), lr=hyper["lr"], weight_decay=hyper["weight_decay"])
     data = data.to(accelerator.device)
     stepper = Stepper(network, data, recipe, accelerator, optimizer, fill=fill, seed=hyper["seed"], clip=hyper["clip"])
-    return rehearse(stepper, **{name: hyper[name] for name in ("epochs", "batch_size", "accumulate", "seed")})
+    cost = rehearse(stepper, **{name: hyper[name] for name in ("epochs", "batch_size", "accumulate", "seed")})
+    runs = 2 if two_runs else 1  # the plain run before it takes as much again
+    passes = 4 / 3 if record == "evaluation" else 1  # a forward is about a third of a step
+    return {**cost, "steps": runs * cost["steps"], "seconds": round(runs * passes * cost["seconds"], 3)}

@@ -85,8 +85,8 @@ class Stepper:
         if self.captures is not None and len(parts) == 1:
             self._seed(number, 0)
             part = parts[0]
-            guided = self.guidance is not None and bool(self.guidance.signals)
-            key = (len(part.rows), part.width, part.choices, variant, guided)
+            told = () if self.guidance is None else tuple(self.guidance.signals)
+            key = (len(part.rows), part.width, part.choices, variant, told)
 
             def whole(rows: Tensor) -> None:
                 self._gradient(rows, part, variant, first=True)

@@ -25,7 +25,7 @@ from calmix.mixing import choose, fill_tokens
 from calmix.models import encode, identity, load_for_training, resolve, usable_length
 from calmix.training.batches import training_set
 from calmix.training.folder import abandon, begin_run, find_run, locked
-from calmix.training.guiding import Guidance
+from calmix.training.guiding import Guidance, Record
 from calmix.training.launching import accelerator_for, from_main, precision_for, processes
 from calmix.training.loop import Progress, fit
 from calmix.training.mapping import write_map
@@ -62,6 +62,7 @@ def survey(
     seed: int = 0,
     filtered: bool = False,
     percentile: float = 80.0,
+    record: Record = "training",
     checkpoint_minutes: float = 10.0,
     on_progress: Callable[[str, Progress], None] | None = None,
     on_done: Callable[[Survey], None] | None = None,
@@ -74,6 +75,8 @@ def survey(
     With `filtered`, two more runs in which some easy samples carry a label that does not exist (threshold
     samples, Pleiss et al. 2020; Park & Caragea, NAACL 2022) judge every easy sample: those whose AUM is below
     the `percentile` of the threshold samples' are marked as not kept.
+
+    `record` says which logits are recorded, in all of these runs: see `calmix.train`.
     """
     hyper = check_hyper(
         {
@@ -85,7 +88,7 @@ def survey(
             "seed": seed,
         }
     )
-    check_hyper({"max_length": max_length, "checkpoint_minutes": checkpoint_minutes})
+    check_hyper({"max_length": max_length, "checkpoint_minutes": checkpoint_minutes, "record": record})
     _check(examples, filtered, percentile)
     pretrained = resolve(model)
     config = {
@@ -96,6 +99,7 @@ def survey(
         "max_length": max_length,
         "filtered": filtered,
         "percentile": percentile if filtered else None,
+        "record": None if record == "training" else record,
         "data": {"train": examples.digest()},
     }
     with ExitStack() as held:
@@ -103,13 +107,13 @@ def survey(
         decided = from_main(partial(_claim, held, out, config, decided))
         torch.set_num_threads(decided["threads"])
 
-        def record(data: Examples, folder: Path, stage: str) -> Dynamics:
+        def recorded(data: Examples, folder: Path, stage: str) -> Dynamics:
             show = None if on_progress is None else partial(on_progress, stage)
             precision = decided["precision"]
-            return _recorded(data, folder, pretrained, hyper, max_length, precision, checkpoint_minutes, show)
+            return _recorded(data, folder, pretrained, hyper, max_length, record, precision, checkpoint_minutes, show)
 
-        dynamics = record(examples, out, "mapping")
-        kept = _filter(examples, dynamics, out, percentile, seed, record) if filtered else None
+        dynamics = recorded(examples, out, "mapping")
+        kept = _filter(examples, dynamics, out, percentile, seed, recorded) if filtered else None
         done = Survey(out, dynamics, kept, _figures(dynamics, kept))
         from_main(partial(_write, done, examples, on_done))
     return done
@@ -154,14 +158,14 @@ def _filter(
     out: Path,
     percentile: float,
     seed: int,
-    record: Callable[[Examples, Path, str], Dynamics],
+    recorded: Callable[[Examples, Path, str], Dynamics],
 ) -> NDArray[np.bool_]:
     """Return which samples stay: all but the easy ones that two runs with threshold samples judge mislabelled."""
     easy, _ = easy_and_ambiguous(dynamics)
     names = examples.label_names
     pair = threshold_pair(examples.labels, len(names), easy, np.random.default_rng([seed, 1]))
     judged = [
-        record(
+        recorded(
             replace(examples, labels=fake.applied(examples.labels), label_names=(*names, _FAKE), targets=None),
             out / f"threshold-{turn}",
             f"threshold run {turn}",
@@ -180,6 +184,7 @@ def _recorded(
     pretrained: str,
     hyper: Mapping[str, Any],
     max_length: int,
+    record: Record,
     precision: str,
     checkpoint_minutes: float,
     on_progress: Callable[[Progress], None] | None,
@@ -196,7 +201,7 @@ def _recorded(
     packed = encode(examples, tokenizer, max_length=usable_length(tokenizer, network.config, max_length))
     data = training_set(examples, packed).to(accelerator.device)
     recipe = choose("erm")
-    guidance = Guidance(recipe, data.labels, accelerator)
+    guidance = Guidance(recipe, network, data, accelerator, record=record)
     fit(
         network,
         data,
@@ -227,6 +232,7 @@ def _figures(dynamics: Dynamics, kept: NDArray[np.bool_] | None) -> dict[str, An
     return {
         "n": len(dynamics),
         "epochs": dynamics.epochs,
+        "recorded_on": dynamics.recorded_on,
         "mean_confidence": float(np.nanmean(dynamics.confidence)),
         "median_aum": float(np.nanmedian(dynamics.aum)),
         "label_issues": int(issues.flagged.sum()),
