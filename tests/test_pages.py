@@ -18,6 +18,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 RECIPES_PAGE = (DOCS / "recipes.md").read_text(encoding="utf-8")
 METHOD_PAGE = (DOCS / "your-own-method.md").read_text(encoding="utf-8")
 MAP_PAGE = (DOCS / "map.md").read_text(encoding="utf-8")
+DISTIL_PAGE = (DOCS / "distil.md").read_text(encoding="utf-8")
 
 
 def _blocks(page: str, language: str) -> list[str]:
@@ -69,6 +70,21 @@ def test_the_commands_of_a_page_run(page: str, monkeypatch: pytest.MonkeyPatch) 
     for command in commands:
         monkeypatch.setattr(sys, "argv", command.split())
         assert _exit_code(main) in (0, None), command
+
+
+def test_the_page_about_distillation_runs_from_top_to_bottom(
+    desk: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from calmix.cli import main
+
+    for kind, block in re.findall(r"^```(\w*)\n(.*?)^```$", DISTIL_PAGE, flags=re.DOTALL | re.MULTILINE):
+        if kind == "python":
+            exec(compile(block, "<page>", "exec"), dict(desk))
+        for command in block.splitlines() if not kind else ():
+            monkeypatch.setattr(sys, "argv", command.split())
+            assert _exit_code(main) in (0, None), command
+    assert (Path("informed-student") / "metrics.json").is_file()
+    assert (Path("mixed-student") / "metrics.json").is_file()
 
 
 def _exit_code(main: Any) -> Any:

@@ -8,17 +8,18 @@ from calmix._version import __version__
 if TYPE_CHECKING:
     from calmix.models import Classifier, load
     from calmix.sklearn import TextClassifier
-    from calmix.training import train
+    from calmix.training import distil, train
 
 # Name → module. Resolved on first use, so that `import calmix` costs no torch.
 _LAZY = {
     "train": "calmix.training",
+    "distil": "calmix.training",
     "load": "calmix.models",
     "Classifier": "calmix.models",
     "TextClassifier": "calmix.sklearn",
 }
 
-__all__ = ["Classifier", "TextClassifier", "__version__", "load", "train"]
+__all__ = ["Classifier", "TextClassifier", "__version__", "distil", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from calmix.mixing.bank import Search, from_bank
 from calmix.mixing.choosing import choose
+from calmix.mixing.distilling import distil, divergence, taught
 from calmix.mixing.levels import mixed_logits
 from calmix.mixing.loss import batch_loss
 from calmix.mixing.pairing import Pairing, across, by_saliency, reversed_batch, shuffled, sides
@@ -43,6 +44,8 @@ __all__ = [
     "clean",
     "cls_mixup",
     "cross_entropy",
+    "distil",
+    "divergence",
     "erl",
     "erm",
     "feature_mixup",
@@ -60,6 +63,7 @@ __all__ = [
     "shuffled",
     "sides",
     "smooth",
+    "taught",
     "tdmixup",
     "total",
     "two_sided",

@@ -16,7 +16,7 @@ MakeStep = Callable[..., Step]
 
 @pytest.fixture
 def make_step(checkpoint: Any) -> MakeStep:
-    """Return `make_step(architecture, kind=…, rows=…)`: uneven texts in a model in training mode, dropout at 0."""
+    """Return `make_step(architecture, kind=…, rows=…)`: uneven texts, a model in training mode, dropout at 0."""
 
     def make(
         architecture: str = "bert",
@@ -38,6 +38,8 @@ def make_step(checkpoint: Any) -> MakeStep:
             targets=torch.nn.functional.one_hot(torch.from_numpy(examples.labels), choices or 3).float(),
             generator=torch.Generator().manual_seed(seed),
             fill=fill_tokens(tokenizer),
+            rows=every,
+            signals={"teacher": torch.randn(rows, choices or 3, generator=torch.Generator().manual_seed(seed + 1))},
         )
 
     return make

@@ -176,7 +176,7 @@ def test_an_unknown_recipe_is_met_with_those_there_are() -> None:
     )
     with pytest.raises(InputError) as caught:
         choose("zzz")
-    assert str(caught.value).endswith("back-translation)")
+    assert str(caught.value).endswith("distil)")
 
 
 def test_a_file_alone_is_asked_for_its_function() -> None:

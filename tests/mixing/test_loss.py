@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 from calmix.errors import InputError
 from calmix.mixing import RECIPES, Recipe, batch_loss
-from calmix.mixing.recipes import cls_mixup, erm, input_mixup, manifold_mixup
+from calmix.mixing.recipes import cls_mixup, distil, erm, input_mixup, manifold_mixup
 
 
 @pytest.fixture
@@ -28,7 +28,8 @@ def batch() -> Any:
 
 def _loss(recipe: Recipe, model: nn.Module, batch: Any, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return batch_loss(recipe, model, batch, generator=generator, tokenizer=tiny.tokenizer("bert"))
+    teacher = torch.eye(3)[batch["labels"]] if recipe.taught else None
+    return batch_loss(recipe, model, batch, generator=generator, tokenizer=tiny.tokenizer("bert"), teacher=teacher)
 
 
 def test_plain_training_is_the_loss_transformers_computes(model: Any, batch: Any) -> None:
@@ -114,3 +115,14 @@ def test_a_model_compiled_inside_its_wrapper_is_refused(model: Any, batch: Any) 
 def test_splitting_a_batch_over_devices_is_refused(model: Any, batch: Any) -> None:
     with pytest.raises(InputError, match="use DistributedDataParallel"):
         _loss(erm(), nn.DataParallel(model), batch)
+
+
+def test_a_teacher_is_given_to_recipes_that_learn_from_one_and_to_no_other(model: Any, batch: Any) -> None:
+    common = {"generator": torch.Generator(), "tokenizer": tiny.tokenizer("bert")}
+    logits = model(**batch).logits.detach()
+    alone = batch_loss(distil(alpha=0.0), model, batch, teacher=logits, **common)
+    torch.testing.assert_close(alone, torch.zeros(()), atol=1e-6, rtol=0)
+    with pytest.raises(InputError, match="needs a teacher's logits"):
+        batch_loss(distil(), model, batch, **common)
+    with pytest.raises(InputError, match="does not look at a teacher's logits"):
+        batch_loss(erm(), model, batch, teacher=logits, **common)

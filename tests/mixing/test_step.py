@@ -82,3 +82,12 @@ def test_a_tokenizer_without_any_of_them_offers_none() -> None:
     tokenizer = tiny.tokenizer("llama")
     tokenizer.pad_token = tokenizer.eos_token = None
     assert fill_tokens(tokenizer) == {}
+
+
+def test_a_signal_is_looked_up_by_row_or_worked_out_for_the_step(make_step: Any) -> None:
+    step = make_step(rows=3)
+    step.rows = torch.tensor([4, 0, 2])
+    step.signals = {"column": torch.arange(5) * 10, "live": lambda asked: asked.rows + 1}
+    assert step.signal("column").tolist() == [40, 0, 20]
+    assert step.column("column").tolist() == [0, 10, 20, 30, 40]
+    assert step.signal("live").tolist() == [5, 1, 3]

@@ -11,7 +11,7 @@ import torch
 
 from calmix.calibration import VectorScaling
 from calmix.errors import InputError
-from calmix.models import encode, load, load_trained, predict_logits
+from calmix.models import checkpoint_of, encode, load, load_trained, predict_logits
 from calmix.models.beside import Beside, write_beside
 
 TEXTS = ["the cat saw rain", "bread", "my old dog liked snow and hail"]
@@ -132,3 +132,20 @@ def test_a_model_trained_on_pairs_refuses_single_texts_and_the_reverse(checkpoin
         setattr(classifier.model.config, KIND, trained_on)
         with pytest.raises(InputError, match="was trained on"):
             classifier.predict_proba(other)
+
+
+def test_the_checkpoint_of_a_run_is_inside_it(tmp_path: Path, checkpoint: Any) -> None:
+    assert checkpoint_of(checkpoint("bert")) == str(checkpoint("bert"))
+    assert checkpoint_of("org/name") == "org/name"
+    (tmp_path / "run.toml").touch()
+    with pytest.raises(InputError, match="not finished"):
+        checkpoint_of(tmp_path)
+    (tmp_path / "model").mkdir()
+    assert checkpoint_of(tmp_path) == str(tmp_path / "model")
+
+
+def test_examples_are_encoded_as_the_model_reads_them(checkpoint: Any) -> None:
+    classifier, examples = load(checkpoint("bert")), tiny.examples(3)
+    assert classifier.encode(examples).host_lengths.tolist() == [len(t.split()) + 2 for t in examples.column("text")]
+    with pytest.raises(InputError, match="holds choices data"):
+        classifier.encode(tiny.examples(3, kind="choices"))

@@ -105,3 +105,12 @@ def test_each_part_and_each_process_gets_some_of_both_halves_of_a_two_sided_batc
                 for part in parts:
                     if part.batch == 16:
                         assert set(side[part.rows.numpy()]) == {0, 1}
+
+
+def test_targets_are_the_labels_and_nothing_where_there_is_none() -> None:
+    data = packed(6)
+    data.labels[2] = -1
+    targets = data.targets_of(torch.tensor([1, 2, 5]), None)
+    assert targets.dtype == torch.float32
+    assert targets.tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 1]]
+    assert packed(6, "choices").targets_of(torch.tensor([0, 3]), 2).shape == (2, 2)

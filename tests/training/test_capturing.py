@@ -16,6 +16,7 @@ from calmix.mixing import RECIPES, choose, fill_tokens
 from calmix.models import encode, load_for_training
 from calmix.training import train
 from calmix.training.batches import epoch_steps, training_set
+from calmix.training.guiding import Guidance
 from calmix.training.optimising import adamw
 from calmix.training.stepping import Stepper
 
@@ -35,8 +36,21 @@ def run(folder: Path, recipe: str, *, capture: bool, steps: int = 40) -> tuple[l
     data = training_set(examples, encode(examples, tokenizer, max_length=32)).to(accelerator.device)
     method = choose(recipe)
     optimizer = adamw(model.parameters(), lr=1e-3, weight_decay=0.01)
+    guidance = None
+    if method.taught:
+        logits = torch.randn(len(examples), 3, generator=torch.Generator().manual_seed(5))
+        guidance = Guidance(method, model, data, accelerator, given={"teacher": logits.to(accelerator.device)})
     stepper = Stepper(
-        model, data, method, accelerator, optimizer, fill=fill_tokens(tokenizer), seed=1, clip=1.0, capture=capture
+        model,
+        data,
+        method,
+        accelerator,
+        optimizer,
+        fill=fill_tokens(tokenizer),
+        seed=1,
+        clip=1.0,
+        guidance=guidance,
+        capture=capture,
     )
     losses: list[float] = []
     number = 0
@@ -96,3 +110,15 @@ def test_captured_steps_record_what_plain_ones_do(
     assert captured.epochs == 4
     assert (captured.observations >= 1).all()
     assert captured.labels.tolist() == tiny.examples(96).labels.tolist()
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_captured_steps_ask_a_teacher_of_another_architecture(
+    cache: bool, checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught = {"recipe": "distil", "teacher": checkpoint("roberta"), "cache_teacher": cache}
+    plain, captured = (
+        recorded(checkpoint("bert"), tmp_path / str(c), capture=c, monkeypatch=monkeypatch, **taught)
+        for c in (False, True)
+    )
+    np.testing.assert_allclose(captured.confidence, plain.confidence, atol=1e-2)

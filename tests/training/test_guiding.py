@@ -206,3 +206,18 @@ def test_signals_stay_in_their_tensors_and_survive_saving() -> None:
     other.load(one.tensors())
     assert other.signals["confidence"].tolist() == other.columns["confidence"].tolist() == tensor.tolist()
     assert_same_dynamics(other.dynamics(), one.dynamics())
+
+
+def test_what_is_given_from_outside_stays_and_is_not_saved() -> None:
+    column = torch.ones(2, 3)
+    one = guidance_of(
+        Recipe(clean(), guide=lambda seen: {"side": np.zeros(2)}), [0, 0], online=True, given={"t": column}
+    )
+    assert set(one.signals) == {"t"}
+    assert not one.told
+    one.recorder.update(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]), torch.tensor([0, 1]))
+    one.end_epoch()
+    one.begin_epoch(1)
+    assert set(one.signals) == {"t", "side"}
+    assert one.signals["t"] is column
+    assert [name for name in one.tensors() if not name.startswith("recorder.")] == ["column.side"]

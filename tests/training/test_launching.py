@@ -28,6 +28,7 @@ RUNS: list[dict[str, Any]] = [
     {"rows": 25, "batch_size": 8, "accumulate": 2, "class_weights": "balanced"},
     {"rows": 24, "batch_size": 1, "epochs": 1, "test": 1},
     *({"rows": 9, "batch_size": 4, "epochs": 1, "recipe": name} for name in RECIPES if name != "back-translation"),
+    {"rows": 9, "batch_size": 4, "epochs": 1, "recipe": "distil", "cache_teacher": False},
 ]
 
 
@@ -37,6 +38,8 @@ def settings(run: dict[str, Any], calm: Path) -> dict[str, Any]:
     if "test" in options:
         options["test"] = tiny.examples(3, seed=2).take(range(options["test"]))
     options["train"] = tiny.examples(options.pop("rows"))
+    if options.get("recipe") == "distil":
+        options["teacher"] = calm
     return options
 
 

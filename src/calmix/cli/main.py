@@ -15,6 +15,7 @@ import typer
 from calmix._version import __version__
 from calmix.cli.calibrate import calibrate
 from calmix.cli.demo import demo
+from calmix.cli.distil import distil
 from calmix.cli.evaluate import evaluate
 from calmix.cli.export import export
 from calmix.cli.map import map_
@@ -54,7 +55,7 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for _command in (train, predict, evaluate, calibrate, map_, subset, study, report, plot, export, recipes, demo):
+for _command in (train, distil, predict, evaluate, calibrate, map_, subset, study, report, plot, export, recipes, demo):
     app.command(_command.__name__.rstrip("_"))(_interruptible(_command))
 
 

@@ -1,15 +1,22 @@
 """`calmix train`: from a table of labelled texts to a calibrated checkpoint."""
 
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from calmix.cli.parsing import named_files, pairs, weights
 from calmix.cli.showing import figures_table, guarantee_lines, note, plain, print_json, training_bar
 
-__all__ = ["train"]
+if TYPE_CHECKING:
+    from calmix.training import Run
+
+__all__ = ["learn", "train", "with_options_of"]
+
+Command = Callable[..., None]
 
 _DATA, _TRAINING, _RUN = "Data", "Training", "Run"
 
@@ -158,79 +165,68 @@ def train(
 
     Example: `calmix train reviews.csv --test test.csv --ood tweets=tweets.csv --recipe input-mixup --out run`
     """
-    options: dict[str, Any] = pairs(set_ or [], "--set")
-    judged_on = named_files(ood or [])
-    weighted = weights(class_weights)
+    options = dict(locals())
+
+    from calmix.training import train as run_training
+
+    learn(run_training, options.pop("train"), options)
+
+
+def with_options_of(command: Command, *, but: Collection[str]) -> Callable[[Command], Command]:
+    """Return a decorator that puts a command's options, without some, in the place of `**options`."""
+
+    def decorate(other: Command) -> Command:
+        own = inspect.signature(other).parameters.values()
+        lent = [p for name, p in inspect.signature(command).parameters.items() if name not in but]
+        parameters = [p for p in own if p.kind is not inspect.Parameter.VAR_KEYWORD] + lent
+        other.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        other.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": None}
+        return other
+
+    return decorate
+
+
+def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) -> None:
+    """Call what trains with the options of the command line, and print what came of it."""
+    settings: dict[str, Any] = {
+        name: value.value if isinstance(value, StrEnum) else value for name, value in options.items()
+    }
+    as_json, push_to_hub, no_report = (settings.pop(name) for name in ("as_json", "push_to_hub", "no_report"))
+    dry_run = settings["dry_run"]
+    settings |= {
+        "options": pairs(settings.pop("set_") or [], "--set"),
+        "ood": named_files(settings["ood"] or []),
+        "class_weights": weights(settings["class_weights"]),
+        "track": tuple(settings["track"] or ()),
+    }
 
     from calmix.training import check_name, processes, push
-    from calmix.training import train as run_training
 
     if push_to_hub is not None:
         check_name(push_to_hub)
 
     with training_bar(quiet=as_json or dry_run) as bar:
-        run = run_training(
-            train,
-            dev=dev,
-            test=test,
-            ood=judged_on,
-            model=model,
-            recipe=recipe,
-            options=options,
-            out=out,
-            text=text,
-            text_b=text_b,
-            choices=choices,
-            label=label,
-            id=id,
-            votes=votes,
-            dev_fraction=dev_fraction,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-            weight_decay=weight_decay,
-            warmup=warmup,
-            schedule=schedule.value,
-            clip=clip,
-            accumulate=accumulate,
-            max_length=max_length,
-            select=select.value,
-            patience=patience,
-            class_weights=weighted,
-            seed=seed,
-            bins=bins,
-            guarantee=guarantee,
-            dynamics=dynamics,
-            online=online,
-            precision=precision.value,
-            gradient_checkpointing=gradient_checkpointing,
-            checkpoint_minutes=checkpoint_minutes,
-            checkpoint_epochs=checkpoint_epochs,
-            track=tuple(track or ()),
-            dry_run=dry_run,
-            on_progress=bar,
-            on_note=None if as_json else note,
-        )
+        done = run(source, **settings, on_progress=bar, on_note=None if as_json else note)
     if not processes().is_main_process:
         return
     page = None
     if not (dry_run or no_report):
         from calmix.report import write_run_page
 
-        page = write_run_page(run.folder)
+        page = write_run_page(done.folder)
     if as_json:
-        print_json({"folder": str(run.folder), **run.metrics})
+        print_json({"folder": str(done.folder), **done.metrics})
     elif dry_run:
-        _print_estimate(run.metrics)
+        _print_estimate(done.metrics)
     else:
-        figures_table(run.metrics["splits"])
-        for line in guarantee_lines(run.metrics):
+        figures_table(done.metrics["splits"])
+        for line in guarantee_lines(done.metrics):
             print(line)
         if page is not None:
             print(f"page: {page}")
-        print(f"model: {run.model}")
+        print(f"model: {done.model}")
     if push_to_hub is not None and not dry_run:
-        note(f"uploaded to {push(run.model, push_to_hub)}")
+        note(f"uploaded to {push(done.model, push_to_hub)}")
 
 
 def _print_estimate(metrics: dict[str, Any]) -> None:

@@ -2,19 +2,23 @@
 
 from calmix.mixing.bank import Bank, Search, partner_counts
 from calmix.mixing.choosing import Option, choose, describe, options_of
+from calmix.mixing.distilling import TEACHER, Form
 from calmix.mixing.loss import batch_loss
 from calmix.mixing.recipes import RECIPES, Recipe
 from calmix.mixing.sampling import Pool, Sampling
-from calmix.mixing.step import Step, fill_tokens
+from calmix.mixing.step import Signal, Step, fill_tokens
 
 __all__ = [
     "RECIPES",
+    "TEACHER",
     "Bank",
+    "Form",
     "Option",
     "Pool",
     "Recipe",
     "Sampling",
     "Search",
+    "Signal",
     "Step",
     "batch_loss",
     "choose",

@@ -151,8 +151,8 @@ def from_bank(step: Step, kind: Kind) -> tuple[Tensor, Tensor, Tensor]:
     assert step.rows is not None
     partner, classes = step.signal(kind), step.targets.shape[1]
     found = partner != step.rows
-    logits = torch.where(found[:, None], step.signals[_LOGITS][partner, :classes], step.logits.detach())
-    return found, logits, step.signals[_TARGETS][partner, :classes]
+    logits = torch.where(found[:, None], step.column(_LOGITS)[partner, :classes], step.logits.detach())
+    return found, logits, step.column(_TARGETS)[partner, :classes]
 
 
 def partner_counts(signals: Mapping[str, Tensor]) -> dict[str, int]:

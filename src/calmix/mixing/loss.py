@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from calmix.errors import InputError
+from calmix.mixing.distilling import TEACHER
 from calmix.mixing.recipes import Recipe
 from calmix.mixing.step import Step, fill_tokens
 
@@ -20,14 +21,18 @@ def batch_loss(
     *,
     generator: torch.Generator,
     tokenizer: Any,
+    teacher: Tensor | None = None,
 ) -> Tensor:
     """Return the mean loss of a batch under a recipe, ready for `backward()`.
 
     `batch` is what a transformers model is called with, `labels` included: class indices [rows], or
-    distributions [rows, classes]. `model` may be wrapped (accelerate, DistributedDataParallel). A compiled model
+    distributions [rows, classes]. `teacher` are a teacher's logits for these rows, for recipes that learn from one.
+    `model` may be wrapped (accelerate, DistributedDataParallel). A compiled model
     runs uncompiled: what is edited inside it would be left out without any error.
     """
     model, bare = _unwrapped(model)
+    if recipe.taught != (teacher is not None):
+        raise InputError(f"this recipe {'needs' if recipe.taught else 'does not look at'} a teacher's logits")
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     labels = batch["labels"]
     ids = inputs["input_ids"]
@@ -45,6 +50,8 @@ def batch_loss(
         inputs=inputs,
         targets=labels.float(),
         generator=generator,
+        rows=torch.arange(len(labels), device=labels.device),
+        signals={} if teacher is None else {TEACHER: teacher},
         fill=fill_tokens(tokenizer),
         variant=variant,
     )

@@ -42,3 +42,5 @@ class Recipe:
     search: Search | None = None
     """How partners are found over the whole training set after each epoch, from what the loop remembers of every
     sample; `from_bank` tells a step who they are. None for recipes that pair inside a batch."""
+    taught: bool = False
+    """Whether it learns from a teacher, whose logits are the signal `teacher`: a run must be given one."""

@@ -7,6 +7,7 @@ from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.mixing import manifold, paraphrasing, terms
 from calmix.mixing.checking import check_positive, check_range
+from calmix.mixing.distilling import distil
 from calmix.mixing.guided import aum_saliency, informed_mixup, tdmixup
 from calmix.mixing.levels import Level, Mask, Padding
 from calmix.mixing.pairing import reversed_batch, shuffled
@@ -20,6 +21,7 @@ __all__ = [
     "aum_saliency",
     "back_translation",
     "cls_mixup",
+    "distil",
     "erl",
     "erm",
     "feature_mixup",
@@ -259,5 +261,6 @@ RECIPES: dict[str, Callable[..., Recipe]] = {
     "informed-mixup": informed_mixup,
     "on-off-manifold": on_off_manifold,
     "back-translation": back_translation,
+    "distil": distil,
 }
 """The methods by name. `mixup` in the papers is `input-mixup` here."""

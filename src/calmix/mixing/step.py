@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from calmix.mixing import drawing
 from calmix.models import Anatomy, anatomy, head_input, pooled
 
-__all__ = ["Step", "fill_tokens"]
+__all__ = ["Signal", "Step", "fill_tokens"]
+
+Signal = Tensor | Callable[["Step"], Tensor]
+"""What is known about each sample of the training set, first axis the samples; or what finds it out for a step."""
 
 
 @dataclass(eq=False)
@@ -31,7 +34,7 @@ class Step:
     rows: Tensor | None = None
     """Where each row stands in the training set."""
     class_weights: Tensor | None = None
-    signals: Mapping[str, Tensor] = field(default_factory=dict)
+    signals: Mapping[str, Signal] = field(default_factory=dict)
     """What is known about each sample of the training set, by name: see `signal`."""
     fill: Mapping[str, int] = field(default_factory=dict)
     """Ids of the tokens a pair may be padded with: see `fill_tokens`."""
@@ -78,10 +81,17 @@ class Step:
         """Whether the clean forward has been made: its logits are then free to record."""
         return "logits" in self.__dict__
 
+    def column(self, name: str) -> Tensor:
+        """Return a signal of all samples."""
+        known = self.signals[name]
+        assert isinstance(known, Tensor)
+        return known
+
     def signal(self, name: str) -> Tensor:
         """Return a signal of the rows in this batch."""
         assert self.rows is not None
-        return self.signals[name][self.rows]
+        known = self.signals[name]
+        return known[self.rows] if isinstance(known, Tensor) else known(self)
 
     def forward(self, inputs: dict[str, Tensor], *, exchange: bool = True) -> Tensor:
         """Return the logits of these inputs, in float32.

@@ -2,7 +2,7 @@
 
 from calmix.models.anatomy import Anatomy, anatomy, head_of
 from calmix.models.beside import Beside, read_beside, write_beside
-from calmix.models.classifier import KIND, Classifier, load
+from calmix.models.classifier import KIND, Classifier, checkpoint_of, load
 from calmix.models.encoding import Packed, counts_from_padding, encode, usable_length
 from calmix.models.folding import fold, folded_temperature
 from calmix.models.loading import (
@@ -26,6 +26,7 @@ __all__ = [
     "Packed",
     "Site",
     "anatomy",
+    "checkpoint_of",
     "counts_from_padding",
     "encode",
     "fold",

@@ -15,11 +15,11 @@ from calmix.calibration import Temperature
 from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.models.beside import Beside, read_beside
-from calmix.models.encoding import encode, usable_length
+from calmix.models.encoding import Packed, encode, usable_length
 from calmix.models.loading import is_multiple_choice, label_names_of, load_trained
 from calmix.models.predicting import predict_logits
 
-__all__ = ["KIND", "Classifier", "load"]
+__all__ = ["KIND", "Classifier", "checkpoint_of", "load"]
 
 KIND = "calmix_kind"
 """Where a config keeps what the model was trained on: `text` or `pair`. Others' models do not say."""
@@ -42,8 +42,8 @@ class Classifier:
         """Whether it scores the choices of each row instead of a fixed set of classes."""
         return is_multiple_choice(self.model)
 
-    def logits(self, examples: Examples, *, progress: Callable[[int], None] | None = None) -> NDArray[np.float32]:
-        """Return the logits of examples; choices a row does not have are −inf."""
+    def check(self, examples: Examples) -> None:
+        """Refuse examples of a kind that this model does not read."""
         if (examples.kind == "choices") != self.multiple_choice:
             wants = "texts with choices" if self.multiple_choice else "plain texts or pairs"
             raise InputError(
@@ -55,8 +55,15 @@ class Classifier:
                 f"{examples.source or 'the data'}: holds {_WORDS[examples.kind]}, but this model was trained on "
                 f"{_WORDS[trained_on]}"
             )
-        limit = usable_length(self.tokenizer, self.model.config, None)
-        return predict_logits(self.model, encode(examples, self.tokenizer, max_length=limit), progress=progress)
+
+    def encode(self, examples: Examples) -> Packed:
+        """Return examples as this model reads them."""
+        self.check(examples)
+        return encode(examples, self.tokenizer, max_length=usable_length(self.tokenizer, self.model.config, None))
+
+    def logits(self, examples: Examples, *, progress: Callable[[int], None] | None = None) -> NDArray[np.float32]:
+        """Return the logits of examples; choices a row does not have are −inf."""
+        return predict_logits(self.model, self.encode(examples), progress=progress)
 
     def probabilities(
         self, examples: Examples, *, progress: Callable[[int], None] | None = None
@@ -77,14 +84,20 @@ class Classifier:
 
 def load(folder: str | Path) -> Classifier:
     """Return the classifier in a checkpoint or run folder (or by hub name), on the GPU if there is one."""
-    path = Path(folder)
-    if (path / "run.toml").is_file():
-        if not (path / "model").is_dir():
-            raise InputError(f"{folder}: the run in it is not finished: repeat its command to go on")
-        path = path / "model"
-    model, tokenizer = load_trained(path if path.is_dir() else str(folder))
+    name = checkpoint_of(folder)
+    model, tokenizer = load_trained(name)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return Classifier(model, tokenizer, label_names_of(model), read_beside(path))
+    return Classifier(model, tokenizer, label_names_of(model), read_beside(Path(name)))
+
+
+def checkpoint_of(folder: str | Path) -> str:
+    """Return the checkpoint that a run folder holds; any other folder, or hub name, as it is."""
+    path = Path(folder)
+    if not (path / "run.toml").is_file():
+        return str(folder)
+    if not (path / "model").is_dir():
+        raise InputError(f"{folder}: the run in it is not finished: repeat its command to go on")
+    return str(path / "model")
 
 
 def _examples(texts: Sequence[Text]) -> Examples:

@@ -1,6 +1,7 @@
 """The loop, the run folder, and the whole way from a table to a calibrated checkpoint."""
 
 from calmix.training.correcting import calibrate
+from calmix.training.distillation import distil
 from calmix.training.evaluating import intervals, json_safe, measure, measure_groups
 from calmix.training.exporting import export_onnx
 from calmix.training.folder import FinishedRun
@@ -18,6 +19,7 @@ __all__ = [
     "Survey",
     "calibrate",
     "check_name",
+    "distil",
     "export_onnx",
     "intervals",
     "json_safe",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from calmix.data import Examples
 from calmix.mixing import Pool, Recipe
@@ -51,7 +51,8 @@ class TrainingSet:
             return self.targets[rows]
         classes = self.classes if choices is None else choices
         assert classes is not None
-        return nn.functional.one_hot(self.labels[rows], classes).float()
+        # Not `one_hot`, which has no row for a sample without a label: it has no mass at all.
+        return (self.labels[rows][:, None] == torch.arange(classes, device=rows.device)).float()
 
 
 def training_set(examples: Examples, packed: Packed, class_weights: NDArray[np.float64] | None = None) -> TrainingSet:

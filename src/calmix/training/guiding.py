@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calmix.dynamics import Dynamics, Pass, Recorder
-from calmix.mixing import Bank, Recipe, Step, partner_counts
+from calmix.mixing import Bank, Recipe, Signal, Step, partner_counts
 from calmix.models import anatomy, predict_logits
 from calmix.training.batches import TrainingSet, seed_for
 
@@ -27,7 +27,8 @@ _PASSES: dict[Record, Pass] = {"training": "training pass", "evaluation": "evalu
 class Guidance:
     """Records every sample, and keeps the signals of a guided recipe: given once, or renewed before each epoch.
 
-    Signals stay in the same tensors, so that captured steps see the renewed ones.
+    Signals stay in the same tensors, so that captured steps see the renewed ones. Those given from outside never
+    change, and are not saved with the state of the run.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Guidance:
         online: bool = False,
         record: Record = "training",
         seed: int = 0,
+        given: Mapping[str, Signal] | None = None,
     ) -> None:
         self.recipe, self.model, self.data, self.accelerator = recipe, model, data, accelerator
         self.dropped, self.online, self.record, self.seed = dropped, online, record, seed
@@ -49,10 +51,16 @@ class Guidance:
         # With several processes a sample wanders between them: each records an epoch, merged in order at its end.
         self.past = Recorder(len(data.labels)) if accelerator.num_processes > 1 else None
         self.bank = None if recipe.search is None else _bank(recipe, model, data)
-        self.signals: dict[str, Tensor] = {}
+        self.given = dict(given or {})
+        self.told: dict[str, Tensor] = {}
         self.columns: dict[str, NDArray[Any]] = {}
         if dynamics is not None and recipe.guide is not None:
             self._guide(dynamics)
+
+    @property
+    def signals(self) -> dict[str, Signal]:
+        """What is known about each sample: what was given from outside, and what dynamics told."""
+        return self.given | self.told
 
     def observe(self, step: Step) -> None:
         """Record a step whose clean logits are known; those of token-level mixing alone are not."""
@@ -74,7 +82,7 @@ class Guidance:
             generator = torch.Generator("cpu" if device.type == "mps" else device)
             generator.manual_seed(seed_for(self.seed, epoch, 3))
             halves = self.bank.search.halves
-            self._renew(self.bank.signals(None if halves is None else self.signals[halves], generator))
+            self._renew(self.bank.signals(None if halves is None else self.told[halves], generator))
 
     def end_epoch(self) -> None:
         """Close the epoch's record, put together from all processes."""
@@ -99,13 +107,13 @@ class Guidance:
 
     def partners(self) -> dict[str, int]:
         """Return how many different partners this epoch's samples have over the whole set; nothing without any."""
-        return partner_counts(self.signals)
+        return partner_counts(self.told)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return everything as tensors, to be saved."""
         recorder = self.recorder if self.past is None else self.past
         groups: dict[str, Mapping[str, Tensor]] = {"recorder": recorder.state_dict()}
-        for name, values in self.signals.items():
+        for name, values in self.told.items():
             kind = "column" if name in self.columns else "partner"
             groups[kind] = {**groups.get(kind, {}), name: values}
         if self.bank is not None:
@@ -143,10 +151,10 @@ class Guidance:
 
     def _renew(self, signals: Mapping[str, Tensor]) -> None:
         for name, values in signals.items():
-            if name in self.signals:
-                self.signals[name].copy_(values)
+            if name in self.told:
+                self.told[name].copy_(values)
             else:
-                self.signals[name] = values.to(self.data.labels.device, copy=True)
+                self.told[name] = values.to(self.data.labels.device, copy=True)
 
 
 def _bank(recipe: Recipe, model: nn.Module, data: TrainingSet) -> Bank:

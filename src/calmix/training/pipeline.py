@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from calmix.errors import InputError
-from calmix.mixing import Recipe, choose, fill_tokens
+from calmix.mixing import Recipe, Signal, choose, fill_tokens
 from calmix.models import KIND, Packed, encode, identity, load_for_training, resolve, usable_length
 from calmix.training.batches import TrainingSet, training_set
 from calmix.training.finishing import finish
@@ -37,6 +37,7 @@ from calmix.training.rehearsing import rehearse
 from calmix.training.reusing import reused
 from calmix.training.selecting import Selection
 from calmix.training.stepping import Stepper
+from calmix.training.teachers import Teacher, lesson_of, load_teachers, rehearsed_lesson
 
 __all__ = ["Run", "train"]
 
@@ -89,6 +90,9 @@ def train(
     dynamics: str | Path | None = None,
     online: bool = False,
     record: Record = "training",
+    teacher: Teacher | Sequence[Teacher] | None = None,
+    cache_teacher: bool = True,
+    scaled_teacher: bool = True,
     precision: Precision = "auto",
     gradient_checkpointing: bool = False,
     checkpoint_minutes: float = 10.0,
@@ -137,6 +141,11 @@ def train(
         online: for these recipes: no run before; after each epoch, the run's own dynamics guide the next.
         record: training dynamics are those of the training steps, for free where the recipe looks at unmixed texts, or
             of an evaluation pass over the training data after each epoch, which takes about a third more time.
+        teacher: for recipes that learn from one (`distil`): a run folder or any classifier's folder or hub name, or
+            several, whose probabilities are averaged. Rows of `train` then need no label.
+        cache_teacher: compute the teacher's logits once, before training, and keep them in the run folder. False
+            asks the teacher again in every step.
+        scaled_teacher: False takes the temperature that was folded into a teacher's weights out again.
         precision: of the arithmetic; `auto` is bf16 on GPUs that have it, and on processors that are faster with it.
         gradient_checkpointing: recompute activations instead of keeping them: less memory, a third slower.
         checkpoint_minutes: save the state of the run this often.
@@ -166,6 +175,7 @@ def train(
     measures = check_hyper({"max_length": max_length, "bins": bins, "guarantee": guarantee})
     saving = check_hyper({"checkpoint_minutes": checkpoint_minutes, "checkpoint_epochs": checkpoint_epochs})
     check_hyper({"precision": precision, "dev_fraction": dev_fraction, "record": record})
+    teachers = load_teachers(teacher, method, scaled=scaled_teacher)
     sets = prepare_sets(
         train,
         dev=dev,
@@ -175,6 +185,7 @@ def train(
         dev_fraction=dev_fraction,
         seed=seed,
         columns={"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id, "votes": votes},
+        teachers=teachers,
     )
     if method.prepare is not None:
         sets = replace(sets, train=method.prepare(sets.train))
@@ -194,6 +205,8 @@ def train(
         "online": online or None,
         "record": None if record == "training" else record,
         "dynamics": None if known is None else known.digest,
+        "teacher": None if teachers is None else list(teachers.identities),
+        "cache_teacher": None if cache_teacher else False,
         "data": {name: examples.digest() for name, examples in sets.named().items()},
     }
     folder = Path(out) if out is not None else Path("runs") / f"{config['recipe']}-{config_hash(config)}"
@@ -220,7 +233,9 @@ def train(
         data, fill = training_set(sets.train, packed["train"], weights), fill_tokens(tokenizer)
         rows = {name: len(examples) for name, examples in sets.named().items()}
         if dry_run:
-            cost = _rehearsed(network, data, method, accelerator, fill, hyper, record, two_runs)
+            lesson, waiting = rehearsed_lesson(teachers, sets.train, data.packed, accelerator, cache=cache_teacher)
+            cost = _rehearsed(network, data, method, accelerator, fill, hyper, record, two_runs, lesson)
+            cost["seconds"] = round(cost["seconds"] + waiting, 3)
             return Run(folder, {"dry_run": True, "rows": rows, "labels": sets.train.label_names, "notes": notes} | cost)
         if accelerator.is_main_process:
             # Until something is saved, a run that fails leaves nothing behind.
@@ -240,6 +255,7 @@ def train(
             network,
             data,
             accelerator,
+            given=lesson_of(teachers, folder, sets.train, data.packed, accelerator, cache=cache_teacher),
             dynamics=None if known is None else known.dynamics,
             dropped=None if known is None else known.dropped,
             online=online,
@@ -358,10 +374,23 @@ def _rehearsed(
     hyper: Mapping[str, Any],
     record: Record,
     two_runs: bool,
+    given: Mapping[str, Signal],
 ) -> dict[str, Any]:
     optimizer = adamw(network.to(accelerator.device).parameters(), lr=hyper["lr"], weight_decay=hyper["weight_decay"])
     data = data.to(accelerator.device)
-    stepper = Stepper(network, data, recipe, accelerator, optimizer, fill=fill, seed=hyper["seed"], clip=hyper["clip"])
+    # Recipes guided by dynamics are plain without; what a teacher says is not to be done without.
+    guidance = Guidance(recipe, network, data, accelerator, given=given) if given else None
+    stepper = Stepper(
+        network,
+        data,
+        recipe,
+        accelerator,
+        optimizer,
+        fill=fill,
+        seed=hyper["seed"],
+        clip=hyper["clip"],
+        guidance=guidance,
+    )
     cost = rehearse(stepper, **{name: hyper[name] for name in ("epochs", "batch_size", "accumulate", "seed")})
     runs = 2 if two_runs else 1  # the plain run before it takes as much again
     passes = 4 / 3 if record == "evaluation" else 1  # a forward is about a third of a step

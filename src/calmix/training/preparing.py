@@ -1,9 +1,9 @@
 """From files to data sets that are known to fit together, with what a user should know about them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from calmix.data import Examples, hygiene_lines, read_examples, split_examples
 from calmix.errors import InputError
 from calmix.training.reusing import reused
+
+if TYPE_CHECKING:
+    from calmix.training.teachers import Teachers
 
 __all__ = ["ClassWeights", "Sets", "Source", "check_learnable", "class_weights_of", "prepare_sets"]
 
@@ -49,14 +52,25 @@ def prepare_sets(
     dev_fraction: float,
     seed: int,
     columns: Mapping[str, str | None],
+    teachers: "Teachers | None" = None,
 ) -> Sets:
-    """Return all data sets of a run, read and checked; without a dev set, one is split off the training set."""
-    learn = _read(train, columns)
-    names = learn.label_names
-    check_learnable(learn)
+    """Return all data sets of a run, read and checked; without a dev set, one is split off the training set.
+
+    With teachers, rows of the training set need no label.
+    """
+    learn = _read(train, columns, unlabelled=teachers is not None)
     notes = []
+    unlabelled = int((learn.labels < 0).sum())
+    if unlabelled and teachers is not None:
+        learn = _with_classes(learn, teachers.label_names)
+        notes.append(f"train: {unlabelled} of {len(learn)} rows have no label and learn from the teacher alone")
+    names = learn.label_names
+    if not unlabelled:
+        check_learnable(learn)
+    if teachers is not None:
+        teachers.check(learn)
     if dev is None:
-        learn, choose = split_examples(learn, dev_fraction=dev_fraction, seed=seed)
+        learn, choose = _split(learn, dev_fraction, seed)
         notes.append(f"dev: {len(choose)} rows split off the training set ({len(learn)} stay), stratified by label")
     else:
         choose = _read(dev, columns, like=learn)
@@ -71,8 +85,9 @@ def prepare_sets(
     others = {"dev": choose, **judged}
     seen = (learn.digest(), *((name, examples.digest()) for name, examples in others.items()))
     notes += reused("hygiene", seen, lambda: hygiene_lines(learn, others))
-    missing = [names[k] for k in np.flatnonzero(np.bincount(learn.labels, minlength=len(names)) == 0)] if names else []
-    if missing:
+    found = learn.labels[learn.labels >= 0]
+    missing = [names[k] for k in np.flatnonzero(np.bincount(found, minlength=len(names)) == 0)] if names else []
+    if missing and len(found):
         notes.append(f"train: no row left with label {', '.join(missing)}")
     return Sets(learn, choose, kept, judged, notes)
 
@@ -101,11 +116,12 @@ def class_weights_of(examples: Examples, weights: ClassWeights | None) -> NDArra
     if examples.kind == "choices":
         raise InputError("class weights are for classes: multiple-choice data has none")
     names = examples.label_names
-    share = np.bincount(examples.labels, minlength=len(names)) / len(examples)
+    found = examples.labels[examples.labels >= 0]
+    share = np.bincount(found, minlength=len(names)) / max(1, len(found))
     if examples.targets is not None:
         share = examples.targets.mean(axis=0)
     if weights == "balanced":
-        found = np.where(share > 0, 1 / np.where(share > 0, share, 1), 0.0)
+        given = np.where(share > 0, 1 / np.where(share > 0, share, 1), 0.0)
     elif isinstance(weights, str):
         raise InputError(f"class weights are 'balanced' or one number per label, not {weights!r}")
     else:
@@ -114,23 +130,55 @@ def class_weights_of(examples: Examples, weights: ClassWeights | None) -> NDArra
             raise InputError(f"class weights name {min(unknown)!r}, which is not a label (they are {', '.join(names)})")
         if any(not 0 <= w < float("inf") for w in weights.values()):
             raise InputError("class weights must be numbers, 0 or above")
-        found = np.array([float(weights.get(name, 1.0)) for name in names])
-    mean = float((found * share).sum())
+        given = np.array([float(weights.get(name, 1.0)) for name in names])
+    mean = float((given * share).sum())
     if mean == 0:
         raise InputError("class weights are 0 for every label that occurs")
-    return np.asarray(found / mean)
+    return np.asarray(given / mean)
 
 
-def _read(source: Source, columns: Mapping[str, str | None], like: Examples | None = None) -> Examples:
+def _with_classes(examples: Examples, names: tuple[str, ...]) -> Examples:
+    """Return examples whose labels, as far as they have any, are among these classes, in their order."""
+    where = {name: position for position, name in enumerate(names)}
+    if not set(examples.label_names) <= set(names):
+        raise InputError(
+            f"labels differ: {', '.join(examples.label_names)} in the training set, {', '.join(names)} in the teacher"
+        )
+    order = np.array([*(where[name] for name in examples.label_names), -1], dtype=np.int64)
+    targets = None
+    if examples.targets is not None:
+        targets = np.zeros((len(examples), len(names)))
+        targets[:, order[:-1]] = examples.targets
+    labels = examples.labels if examples.kind == "choices" else order[examples.labels]  # -1 finds the last entry
+    return replace(examples, labels=labels, label_names=names, targets=targets)
+
+
+def _split(examples: Examples, fraction: float, seed: int) -> tuple[Examples, Examples]:
+    """Return a training and a dev set; only rows with a label can be in the latter."""
+    labelled = np.flatnonzero(examples.labels >= 0)
+    if len(labelled) == len(examples):
+        return split_examples(examples, dev_fraction=fraction, seed=seed)
+    if len(labelled) == 0:
+        where = examples.source or "the training set"
+        raise InputError(f"{where}: no row has a label, to choose the epoch and the temperature by: give --dev")
+    _, aside = split_examples(examples.take(labelled), dev_fraction=fraction, seed=seed)
+    gone = set(aside.ids)
+    return examples.take([row for row, id in enumerate(examples.ids) if id not in gone]), aside
+
+
+def _read(
+    source: Source, columns: Mapping[str, str | None], like: Examples | None = None, *, unlabelled: bool = False
+) -> Examples:
     if isinstance(source, Examples):
         examples = source
-        check_labelled(examples)
+        if not unlabelled:
+            check_labelled(examples)
         if like is not None and examples.label_names != like.label_names:
             raise InputError(
                 f"labels differ: {', '.join(examples.label_names)} here, {', '.join(like.label_names)} in training"
             )
     else:
-        known: dict[str, Any] = dict(columns)
+        known: dict[str, Any] = {**columns, "labelled": None if unlabelled else True}
         if like is not None and like.label_names:
             known["label_names"] = like.label_names
         examples = read_examples(source, **known)

@@ -1,0 +1,86 @@
+"""`calmix distil`: from a teacher and a table of texts to a calibrated student."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from calmix.cli.train import learn, train, with_options_of
+
+__all__ = ["distil"]
+
+_PANEL = "Distillation"
+
+
+class _Form(StrEnum):
+    usual = "usual"
+    paper = "paper"
+
+
+@with_options_of(train, but=("train", "model", "recipe", "dynamics", "online"))
+def distil(
+    teacher: Annotated[
+        list[str],
+        typer.Argument(metavar="TEACHER", help="Run folders, or any classifiers; several are averaged."),
+    ],
+    train: Annotated[
+        str,
+        typer.Argument(metavar="TRAIN", help="CSV, TSV, JSONL or Parquet file, or a hub data set; labels optional."),
+    ],
+    student: Annotated[
+        str, typer.Option(help="Folder or hub name of the model that learns, or `minilm`.", rich_help_panel=_PANEL)
+    ] = "minilm",
+    alpha: Annotated[
+        float, typer.Option(help="Weight of the labels; the teacher has the rest.", rich_help_panel=_PANEL)
+    ] = 0.5,
+    tau: Annotated[
+        float, typer.Option(help="Temperature that softens the predictions compared.", rich_help_panel=_PANEL)
+    ] = 1.0,
+    form: Annotated[
+        _Form,
+        typer.Option(
+            help="usual: τ²·KL(teacher‖student), both softened; paper: KL(student‖teacher), teacher softened.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = _Form.usual,
+    generations: Annotated[
+        int, typer.Option(help="Each student teaches the next, so many times.", rich_help_panel=_PANEL)
+    ] = 1,
+    cache: Annotated[
+        bool, typer.Option("--cache/--no-cache", help="Ask the teacher once, or in every step.", rich_help_panel=_PANEL)
+    ] = True,
+    scaled: Annotated[
+        bool,
+        typer.Option(
+            "--scaled/--unscaled",
+            help="Teach with the temperature fitted to the teacher, or without it.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = True,
+    **options: Any,
+) -> None:
+    """Train a student on the labels and on what a teacher predicts, then calibrate and measure it.
+
+    The teacher reads the texts with its own tokenizer; labels are matched by name; rows without a label learn from
+    the teacher alone.
+
+    Example: `calmix distil run train.csv --student distilbert-base-uncased --alpha 0.5 --tau 2 --out student`
+    """
+
+    def run(source: str, **settings: Any) -> Any:
+        from calmix.training import distil as run_distillation
+
+        return run_distillation(
+            teacher,
+            source,
+            student=student,
+            alpha=alpha,
+            tau=tau,
+            form=form.value,
+            generations=generations,
+            cache=cache,
+            scaled=scaled,
+            **settings,
+        )
+
+    learn(run, train, options)
