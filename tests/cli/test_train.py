@@ -70,6 +70,7 @@ def test_every_option_arrives(calmix: Any, words: Any, monkeypatch: pytest.Monke
         "id": "e",
         "votes": "f",
         "recipe": "erl",
+        "record": "evaluation",
     }
     ended = calmix(
         *words,

@@ -34,6 +34,11 @@ class _Select(StrEnum):
     none = "none"
 
 
+class _Record(StrEnum):
+    training = "training"
+    evaluation = "evaluation"
+
+
 class _Precision(StrEnum):
     auto = "auto"
     fp32 = "fp32"
@@ -132,6 +137,13 @@ def train(
             "--online", help="Guided recipes: no run before, each epoch guides the next.", rich_help_panel=_TRAINING
         ),
     ] = False,
+    record: Annotated[
+        _Record,
+        typer.Option(
+            help="Training dynamics from the training steps, or from a pass after each epoch (a third more time).",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = _Record.training,
     guarantee: Annotated[
         float | None,
         typer.Option(
