@@ -55,11 +55,20 @@ def test_a_failure_ends_with_code_1_after_all_else_is_done(calmix: Any, file: Pa
     words = ["study", file, "--out", "out", "--data", files["train"].parent]
     key = calmix(*words, "--dry-run").out.split()[0]
     (place / "out/runs" / key).mkdir(parents=True)
-    (place / "out/runs" / key / "x").write_text("x")
+    blocked = place / "out/runs" / key / "x"
+    blocked.write_text("x")
     ended = calmix(*words)
     assert ended.code == 1
     assert "1 of 4 runs failed" in ended.err
     assert "failed" in calmix(*words, "--dry-run").out.splitlines()[0]
+    blocked.unlink()
+    assert calmix(*words).code == 1
+    assert calmix(*words, "--retry").code == 0
+
+
+def test_where_it_runs_is_said_once(calmix: Any, file: Path, place: Path) -> None:
+    ended = calmix("study", file, "--out", "out", "--on", "ray", "--workers", 2)
+    assert (ended.code, "give --workers or --on ray" in ended.err) == (2, True)
 
 
 @pytest.mark.parametrize(

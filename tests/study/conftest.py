@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 from calmix.data import write_table
-from calmix.study.conducting import Prepared, conduct, outcome, prepare
+from calmix.study.conducting import Order, Prepared, conduct, outcome, prepare
 
 TASK = """
 [task.tiny]
@@ -82,7 +82,7 @@ def ready(written: Written, data: Path, tmp_path: Path) -> Ready:
     """Return `ready(methods, …)`: a study of the tiny task, planned."""
 
     def make(*args: Any, out: str = "out", **kwargs: Any) -> Prepared:
-        return prepare(written(*args, **kwargs), out=tmp_path / out, data=data)
+        return prepare(Order(written(*args, **kwargs), tmp_path / out, data=data))
 
     return make
 
@@ -94,7 +94,7 @@ def finished(data: Path, checkpoint: Callable[..., Path], tmp_path_factory: pyte
     ensemble = '\n[[method]]\nname = "pair"\nensemble = { of = "erm", members = 2 }\n'
     head = f'title = "Two | ways"\nmodels = ["{checkpoint("bert")}"]\nseeds = 2\nbins = 10\n'
     (folder / "study.toml").write_text(head + TASK + TRAINING + METHODS + ensemble)
-    prepared = prepare(folder / "study.toml", out=folder / "out", data=data)
+    prepared = prepare(Order(folder / "study.toml", folder / "out", data=data))
     conduct(prepared)
     outcome(prepared)
     return prepared

@@ -1,10 +1,12 @@
 """What a study asks, and what is refused before anything trains."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from calmix.data.tasks import builtin_tasks
 from calmix.errors import InputError
 from calmix.study.asking import read_study
 
@@ -112,3 +114,16 @@ def test_whatever_is_wrong_is_one_line(tmp_path: Path, text: str, words: str) ->
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_study(tmp_path / "none.toml")
+
+
+def test_the_page_shows_a_study_that_can_be_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
+    study = _read(tmp_path, page.split("```toml\n")[1].split("```")[0])
+    assert [method.name for method in study.methods][1] == "mixup alpha=0.2"
+    assert study.tasks[0].ood["chat"].labels == {"refund": ("money back", "return")}
+
+
+def test_the_page_names_every_task_that_is_built_in() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
+    table = page.split("## Tasks")[1].split("A task of your own")[0]
+    assert set(builtin_tasks()) <= set(re.findall(r"`([\w-]+)`", table))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from calmix.errors import InputError
-from calmix.study.conducting import conduct, data_folder, outcome, prepare
+from calmix.study.conducting import Order, conduct, data_folder, outcome, prepare
 
 
 def test_tables_of_a_study_that_is_not_finished_show_what_is(ready: Any) -> None:
@@ -14,30 +14,36 @@ def test_tables_of_a_study_that_is_not_finished_show_what_is(ready: Any) -> None
     assert conduct(prepared, minutes=0).open == 4
     done = outcome(prepared)
     assert done.rows == []
-    page = (prepared.out / "study.md").read_text()
+    page = (prepared.order.out / "study.md").read_text()
     assert "0 of 4 runs are finished" in page
     assert "| erm | – | – |" in page
 
 
-def test_what_failed_is_tried_again_on_request(ready: Any) -> None:
+def test_what_failed_is_on_the_page(ready: Any) -> None:
     prepared = ready('[[method]]\nrecipe = "erm"\n')
-    first = next(iter(prepared.plan.runs))
-    folder = prepared.storage.folder(first)
+    folder = prepared.storage.folder(next(iter(prepared.plan.runs)))
     folder.mkdir(parents=True)
     (folder / "mine.txt").write_text("x")
     assert conduct(prepared).failed == 1
     outcome(prepared)
-    page = (prepared.out / "study.md").read_text()
-    assert "## Runs that failed" in page
-    (folder / "mine.txt").unlink()
-    assert conduct(prepared).failed == 1
-    assert conduct(prepared, retry=True).failed == 0
+    page = (prepared.order.out / "study.md").read_text()
+    assert "1 of 2 runs are finished, 1 failed" in page
+    assert "is not empty and holds no run of ours" in page.split("## Runs that failed")[1]
+
+
+def test_what_another_process_needs_to_know_does_not_depend_on_where_it_works(
+    written: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written()
+    monkeypatch.chdir(tmp_path)
+    order = prepare(Order(Path("study.toml"), Path("out"), data=data)).order
+    assert (order.study_file, order.out) == (tmp_path / "study.toml", tmp_path / "out")
 
 
 def test_studies_may_share_their_runs(written: Any, data: Path, tmp_path: Path) -> None:
-    one = prepare(written('[[method]]\nrecipe = "erm"\n'), out=tmp_path / "a", runs=tmp_path / "runs", data=data)
+    one = prepare(Order(written('[[method]]\nrecipe = "erm"\n'), tmp_path / "a", tmp_path / "runs", data))
     conduct(one)
-    two = prepare(written(head="seeds = 2\nbins = 10"), out=tmp_path / "b", runs=tmp_path / "runs", data=data)
+    two = prepare(Order(written(head="seeds = 2\nbins = 10"), tmp_path / "b", tmp_path / "runs", data))
     from calmix.study.working import state_of
 
     assert state_of(two.plan, two.storage).done == 2
@@ -50,3 +56,14 @@ def test_data_is_where_one_says_or_where_the_environment_does(tmp_path: Path, mo
     assert data_folder(None) == tmp_path
     with pytest.raises(InputError, match="is no folder to read data from"):
         data_folder(tmp_path / "none")
+
+
+def test_the_example_study_runs_on_the_shipped_messages(checkpoint: Any, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "studies" / "desk.toml").read_text()
+    text = text.replace("seeds = 3", "seeds = 1").replace("epochs = 3", "epochs = 1\nbatch_size = 128")
+    (tmp_path / "desk.toml").write_text(text + "\n[task.desk]\nrows = 128\ntest_rows = 100\n")
+    prepared = prepare(Order(tmp_path / "desk.toml", tmp_path / "out", models=(str(checkpoint("bert")),)))
+    assert conduct(prepared).failed == 0
+    done = outcome(prepared)
+    assert {row["data"] for row in done.rows} == {"dev", "test", "ood-ood"}
+    assert {row["method"] for row in done.rows} == {method.name for method in prepared.plan.study.methods}

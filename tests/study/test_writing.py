@@ -12,12 +12,12 @@ from calmix.study.writing import column_title, latex, shown
 
 
 def test_everything_is_written(finished: Any) -> None:
-    names = {path.name for path in finished.out.iterdir()}
+    names = {path.name for path in finished.order.out.iterdir()}
     assert {"study.md", "study.tex", "study.json", "study.parquet", "tables.csv", "runs"} <= names
 
 
 def test_the_page_says_what_its_figures_are_and_takes_no_column_from_a_title(finished: Any) -> None:
-    page = (finished.out / "study.md").read_text()
+    page = (finished.order.out / "study.md").read_text()
     assert page.startswith("# Two \\| ways\n")
     assert "5 of 5 runs are finished. Mean ± standard deviation over 2 seeds; calibration errors over 10 bins." in page
     lines = page.split("## ECE (%)\n\n")[1].splitlines()
@@ -28,19 +28,19 @@ def test_the_page_says_what_its_figures_are_and_takes_no_column_from_a_title(fin
 
 
 def test_the_json_holds_runs_rows_and_tables(finished: Any) -> None:
-    found = json.loads((finished.out / "study.json").read_text())
+    found = json.loads((finished.order.out / "study.json").read_text())
     assert found["format"] == 1
     assert {run["status"] for run in found["runs"]} == {"finished"}
     guided = next(run for run in found["runs"] if run["recipe"] == "tdmixup")
     assert guided["needs"]["dynamics"] in {run["key"] for run in found["runs"]}
     assert len(found["rows"]) == 36
-    assert len(found["tables"]) == len(read_table(finished.out / "tables.csv"))
+    assert len(found["tables"]) == len(read_table(finished.order.out / "tables.csv"))
     assert found["study"]["baseline"] == "erm"
 
 
 def test_the_parquet_has_the_rows(finished: Any) -> None:
-    table = pq.read_table(finished.out / "study.parquet")
-    rows = json.loads((finished.out / "study.json").read_text())["rows"]
+    table = pq.read_table(finished.order.out / "study.parquet")
+    rows = json.loads((finished.order.out / "study.json").read_text())["rows"]
     assert table.num_rows == len(rows)
     assert table["ece"].to_pylist() == [row["ece"] for row in rows]
 

@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,12 +13,16 @@ import typer
 from calmix.cli.showing import note, plain
 
 if TYPE_CHECKING:
-    from calmix.study import Outcome, State
-    from calmix.study.conducting import Prepared
+    from calmix.study import Outcome, Prepared, State
 
 __all__ = ["study"]
 
 _WHERE = "Where it runs"
+
+
+class _On(StrEnum):
+    here = "here"
+    ray = "ray"
 
 
 def study(
@@ -31,7 +37,21 @@ def study(
     model: Annotated[
         list[str] | None, typer.Option(help="Folder or hub name of an encoder, instead of the study's. Repeatable.")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(help="Begin no run after so many minutes.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Begin no run after so many minutes.", rich_help_panel=_WHERE)
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(help="Processes of this machine that make runs side by side.", rich_help_panel=_WHERE)
+    ] = 1,
+    on: Annotated[_On, typer.Option(help="Where runs are made.", rich_help_panel=_WHERE)] = _On.here,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Ray cluster to join; else one of this machine is started.", rich_help_panel=_WHERE),
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option(help="Ray: GPUs per task; 0.25 lets four share one.", rich_help_panel=_WHERE)
+    ] = None,
+    cpus: Annotated[float, typer.Option(help="Ray: CPUs per task.", rich_help_panel=_WHERE)] = 1.0,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
     tables: Annotated[bool, typer.Option("--tables", help="Train nothing: make the tables of what is there.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and train nothing.")] = False,
@@ -43,16 +63,28 @@ def study(
 
     Example: `calmix study studies/desk.toml --out desk-study`
     """
-    from calmix.study import conduct, outcome, state_of
-    from calmix.study.conducting import prepare
+    from calmix.errors import InputError
+    from calmix.study import Order, conduct, conduct_on_ray, conduct_with_workers, outcome, prepare, state_of
 
-    prepared = prepare(file, out=out, runs=runs, data=data, models=model or ())
+    if on is _On.ray and workers != 1:
+        raise InputError("give --workers or --on ray: on a cluster, Ray decides how many")
+    if minutes is not None and not minutes >= 0:
+        raise InputError(f"--minutes must be 0 or more, not {minutes}")
+    prepared = prepare(Order(file, out, runs, data, tuple(model or ())))
     if dry_run:
         _list(prepared)
         return
+    if retry:
+        for key in prepared.plan.runs:
+            prepared.storage.forgive(key)
+    make = partial(conduct, prepared)
+    if on is _On.ray:
+        make = partial(conduct_on_ray, prepared, address=address, gpus=gpus, cpus=cpus)
+    elif workers != 1:
+        make = partial(conduct_with_workers, prepared, workers)
     if not tables:
         with _bar(quiet=as_json) as show:
-            conduct(prepared, minutes=minutes, retry=retry, on_state=show)
+            make(minutes=minutes, on_state=show)
     done = outcome(prepared)
     if as_json:
         sys.stdout.write((out / "study.json").read_text(encoding="utf-8"))

@@ -11,6 +11,7 @@ from calmix.data.origin import closest
 from calmix.data.tasks import Task, builtin_tasks, checked_keys, parse_task
 from calmix.errors import InputError
 from calmix.mixing import choose
+from calmix.study.papers import PaperFigures, parse_paper, read_paper
 from calmix.training.optimising import check_hyper
 
 __all__ = ["Method", "Study", "read_study"]
@@ -74,6 +75,8 @@ class Study:
     keep: str = "all"
     figures: tuple[str, ...] = _SHOWN
     note: str = ""
+    paper: PaperFigures | None = None
+    """What a paper reports for the same methods."""
 
     def method(self, name: str) -> Method:
         """Return the row of this name."""
@@ -90,13 +93,15 @@ def read_study(path: Path) -> Study:
         raise InputError(f"{path}: is not valid TOML ({error})") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    return parse_study(values, str(path), path.stem)
+    study = parse_study(values, str(path), path.stem)
+    paper = parse_paper(values.get("paper"), f"{path}: [paper]")
+    return study if paper is None else replace(study, paper=read_paper(paper, path.parent))
 
 
 def parse_study(values: Mapping[str, Any], where: str, name: str) -> Study:
-    """Return the study in a parsed TOML file."""
+    """Return the study in a parsed TOML file, without the paper's figures."""
     known = ["title", "note", "tasks", "models", "seeds", "baseline", "bins", "spread", "keep", "figures", "training",
-             "task", "method"]  # fmt: skip
+             "task", "method", "paper"]  # fmt: skip
     checked_keys(values, known, where)
     tasks = _tasks(values, where)
     methods = _methods(values, where, tasks)

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from calmix.study.tabulating import Table, tabulate
 from calmix.study.working import State, Storage, state_of, work
 from calmix.study.writing import write_outcome
 
-__all__ = ["Outcome", "conduct", "data_folder", "outcome", "prepare"]
+__all__ = ["Order", "Outcome", "Prepared", "conduct", "data_folder", "outcome", "prepare"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,14 +28,28 @@ class Outcome:
     tables: list[Table]
 
 
+@dataclass(frozen=True)
+class Order:
+    """What to study and where: all that another process needs to know."""
+
+    study_file: Path
+    out: Path
+    runs: Path | None = None
+    """The folder of the runs, which studies may share; OUT/runs where none is given."""
+    data: Path | None = None
+    """The folder with the tasks' files, else what CALMIX_DATA names, else the hub."""
+    models: tuple[str, ...] = ()
+    """Models to take instead of those in the file."""
+
+
 @dataclass(frozen=True, eq=False)
 class Prepared:
     """A study whose every run is known, nothing trained yet."""
 
+    order: Order
     plan: Plan
     library: Library
     storage: Storage
-    out: Path
 
 
 def data_folder(given: Path | None) -> Path | None:
@@ -46,38 +60,35 @@ def data_folder(given: Path | None) -> Path | None:
     return folder
 
 
-def prepare(
-    study_file: Path,
-    *,
-    out: Path,
-    runs: Path | None = None,
-    data: Path | None = None,
-    models: Sequence[str] = (),
-) -> Prepared:
-    """Return a study with every run planned; `models` are taken instead of those in its file."""
-    study = read_study(study_file)
-    if models:
-        study = replace(study, models=tuple(dict.fromkeys(models)))
-    library = Library(study.tasks, data_folder(data))
+def prepare(order: Order) -> Prepared:
+    """Return a study with every run planned: what is wrong with it, or missing, is told here."""
+    study = read_study(order.study_file)
+    if order.models:
+        study = replace(study, models=tuple(dict.fromkeys(order.models)))
+    data = data_folder(order.data)
+    library = Library(study.tasks, data)
     plan = make_plan(study, library)
-    return Prepared(plan, library, Storage(runs or out / "runs"), out)
+    # Other processes may work elsewhere.
+    whole = replace(
+        order,
+        study_file=order.study_file.absolute(),
+        out=order.out.absolute(),
+        runs=None if order.runs is None else order.runs.absolute(),
+        data=None if data is None else data.absolute(),
+        models=tuple(str(Path(name).absolute()) if Path(name).is_dir() else name for name in order.models),
+    )
+    return Prepared(whole, plan, library, Storage(order.runs or order.out / "runs"))
 
 
 def conduct(
     prepared: Prepared,
     *,
     minutes: float | None = None,
-    retry: bool = False,
-    only: set[str] | None = None,
     on_state: Callable[[State], None] | None = None,
 ) -> State:
-    """Make the runs that are missing and return where the study then stands; see `work`."""
-    plan, storage = prepared.plan, prepared.storage
-    if retry:
-        for key in plan.runs:
-            storage.forgive(key)
+    """Make the runs that are missing, in this process, and return where the study then stands; see `work`."""
     until = None if minutes is None else time.monotonic() + 60 * minutes
-    return work(plan, storage, prepared.library, until=until, only=only, on_state=on_state)
+    return work(prepared.plan, prepared.storage, prepared.library, until=until, on_state=on_state)
 
 
 def outcome(prepared: Prepared) -> Outcome:
@@ -85,5 +96,5 @@ def outcome(prepared: Prepared) -> Outcome:
     plan, storage = prepared.plan, prepared.storage
     rows = collect(plan, storage)
     tables = tabulate(plan, storage, rows)
-    write_outcome(prepared.out, plan, storage, rows, tables)
+    write_outcome(prepared.order.out, plan, storage, rows, tables)
     return Outcome(plan, state_of(plan, storage), rows, tables)

@@ -12,6 +12,7 @@ from calmix._version import __version__
 from calmix.data import write_json, write_table, write_text
 from calmix.study.collecting import figures_table
 from calmix.study.grid import Plan
+from calmix.study.papers import PaperFigures
 from calmix.study.tabulating import Column, Entry, Table
 from calmix.study.working import Storage
 from calmix.training import json_safe
@@ -91,11 +92,36 @@ def markdown(plan: Plan, storage: Storage, tables: Sequence[Table]) -> str:
             table, "**{}**".format, lambda cells: f"| {' | '.join(cells)} |", bar="| --- " * 99, escape=_line
         )
         lines.append("")
+        if study.paper is not None:
+            lines += _beside(table, study.paper)
     if failed:
         lines += ["## Runs that failed", ""]
         lines += [f"- {f['task']}, {f['recipe']}, seed {f['seed']}: {_line(f['error'])}" for f in failed.values()]
         lines.append("")
     return "\n".join(lines)
+
+
+def _beside(table: Table, paper: PaperFigures) -> list[str]:
+    """Return a table of our figures with the paper's in brackets, for the cells that the paper has."""
+    reported = {
+        (method, column): Entry(*paper.values[key], 0)
+        for method in dict.fromkeys((*table.methods, *(key[0] for key in paper.values)))
+        for column in table.columns
+        if (key := (method, column.task, column.data, column.figure, column.scaled)) in paper.values
+    }
+    columns = [column for column in table.columns if any(column == other for _, other in reported)]
+    if not columns:
+        return []
+    lines = [f"Beside the paper's {_line(paper.model)}, in brackets:", ""]
+    lines += [f"| method | {' | '.join(_line(column_title(column)) for column in columns)} |"]
+    lines += ["| --- " * (1 + len(columns)) + "|"]
+    for method in dict.fromkeys(method for method, _ in reported):
+        cells = []
+        for column in columns:
+            ours, theirs = (shown(column.figure, found.get((method, column))) for found in (table.entries, reported))
+            cells.append(f"{ours} ({theirs})")
+        lines.append(f"| {_line(method)} | {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def latex(tables: Sequence[Table]) -> str:

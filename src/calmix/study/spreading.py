@@ -1,0 +1,150 @@
+"""A study on several processes: of this machine, or of a Ray cluster. Each makes runs as a single one would."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from calmix.errors import InputError
+from calmix.study.conducting import Order, Prepared, prepare
+from calmix.study.working import State, state_of, work
+
+__all__ = ["conduct_on_ray", "conduct_with_workers"]
+
+# Seconds between two looks at where the study stands.
+_LOOK = 0.5
+# How often Ray begins again what a lost node or worker was doing.
+_RETRIES = 3
+
+OnState = Callable[[State], None]
+
+
+def conduct_with_workers(
+    prepared: Prepared, workers: int, *, minutes: float | None = None, on_state: OnState | None = None
+) -> State:
+    """Make the missing runs with so many processes of this machine, and return where the study then stands.
+
+    They share nothing but the folder: a run is held by one of them, and taken over should that one die.
+    """
+    if workers < 1:
+        raise InputError(f"--workers must be at least 1, not {workers}")
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    processes = [
+        context.Process(target=_worker, args=(prepared.order, minutes, threads), daemon=True) for _ in range(workers)
+    ]
+    try:
+        for process in processes:
+            process.start()
+        while any(process.is_alive() for process in processes):
+            next(process for process in processes if process.is_alive()).join(_LOOK)
+            if on_state is not None:
+                on_state(state_of(prepared.plan, prepared.storage))
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.terminate()  # which saves what it is at, as Ctrl-C does
+        for process in processes:
+            if process.pid is not None:
+                process.join()
+    return state_of(prepared.plan, prepared.storage)
+
+
+def _worker(order: Order, minutes: float | None, threads: int) -> None:
+    import torch
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, stop)
+    torch.set_num_threads(threads)
+    until = None if minutes is None else time.monotonic() + 60 * minutes
+    mine = prepare(order)
+    try:
+        work(mine.plan, mine.storage, mine.library, until=until)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def conduct_on_ray(
+    prepared: Prepared,
+    *,
+    address: str | None = None,
+    gpus: float | None = None,
+    cpus: float = 1.0,
+    minutes: float | None = None,
+    on_state: OnState | None = None,
+) -> State:
+    """Make the missing runs on a Ray cluster and return where the study then stands.
+
+    Runs that differ only in their seed are one task, which waits for the runs it builds on; Ray decides where and
+    when, and begins again what a lost node was doing. `gpus` and `cpus` are what a task asks for: with 0.25 GPUs,
+    four share one. Without `address`, a cluster of this machine alone is started (or the one RAY_ADDRESS names is
+    taken). The folders of runs and data must be the same on every node.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise InputError("--on ray: Ray is not installed; pip install calmix[study]") from None
+    ours = not ray.is_initialized()
+    if ours:
+        try:
+            ray.init(address=address, log_to_driver=False, include_dashboard=False if address is None else None)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise InputError(f"--address {address}: no Ray cluster answers there ({error})") from None
+    try:
+        share = gpus if gpus is not None else (1.0 if ray.cluster_resources().get("GPU") else 0.0)
+        task = ray.remote(num_cpus=cpus, num_gpus=share, max_retries=_RETRIES)(_task)
+        until = None if minutes is None else time.time() + 60 * minutes
+        waiting: dict[str, Any] = {}
+        for group in prepared.plan.groups:
+            before = {waiting[needed.group] for spec in group for needed in spec.needs.values()}
+            keys = [spec.key for spec in group]
+            waiting[group[0].group] = task.remote(prepared.order, keys, until, cpus, *before)
+        left = list(waiting.values())
+        while left:
+            done, left = ray.wait(left, timeout=_LOOK)
+            for reference in done:
+                _settle(ray, reference)
+            if on_state is not None:
+                on_state(state_of(prepared.plan, prepared.storage))
+    finally:
+        if ours:
+            ray.shutdown()
+    return state_of(prepared.plan, prepared.storage)
+
+
+def _settle(ray: Any, reference: Any) -> None:
+    """Look at how a task ended: a worker lost more often than it is begun again leaves its runs open."""
+    try:
+        ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        raise cause if isinstance(cause, InputError) else error from None
+    except ray.exceptions.RayError:
+        return
+
+
+def _task(order: Order, keys: list[str], until: float | None, cpus: float, *_before: Any) -> None:
+    """Make some runs of a study, in a process of the cluster."""
+    import torch
+
+    torch.set_num_threads(max(1, int(cpus)))
+    mine = _prepared(order)
+    rest = None if until is None else time.monotonic() + until - time.time()
+    work(mine.plan, mine.storage, mine.library, until=rest, only=set(keys))
+
+
+@lru_cache(maxsize=2)
+def _prepared(order: Order) -> Prepared:
+    """Return the study, read once by each process."""
+    for place in (order.study_file, order.data):
+        if place is not None and not Path(place).exists():
+            raise InputError(f"{place}: is not there on this node: studies on Ray need folders that all nodes share")
+    return prepare(order)

@@ -1,0 +1,96 @@
+"""A study on several processes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calmix.errors import InputError
+from calmix.study.conducting import Order, conduct, outcome, prepare
+from calmix.study.spreading import conduct_on_ray, conduct_with_workers
+
+# Dies once, as a machine would that loses its power, and then trains plainly.
+DYING = """
+import os, signal
+from pathlib import Path
+from calmix.recipes import erm
+from dataclasses import replace
+
+def recipe():
+    def die(examples):
+        died = Path(__file__).with_name("died")
+        if not died.exists():
+            died.write_text("once")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return examples
+    return replace(erm(), prepare=die)
+"""
+
+
+def _metrics(prepared: Any) -> dict[str, Any]:
+    found = {}
+    for key in prepared.plan.runs:
+        metrics = json.loads((prepared.storage.folder(key) / "metrics.json").read_text())
+        found[key] = {split: figures["before"] for split, figures in metrics["splits"].items()}
+    return found
+
+
+@pytest.mark.slow
+def test_workers_share_the_runs_and_come_to_the_same_figures(ready: Any) -> None:
+    alone, shared = ready(out="alone"), ready(out="shared")
+    conduct(alone)
+    states: list[Any] = []
+    state = conduct_with_workers(shared, 2, on_state=states.append)
+    assert (state.done, state.failed) == (4, 0)
+    assert states
+    assert _metrics(shared) == _metrics(alone)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_leaves_its_run_to_the_other(written: Any, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "dying.py").write_text(DYING)
+    methods = f'[[method]]\nname = "dying"\nrecipe = "{tmp_path / "dying.py"}:recipe"\n'
+    prepared = prepare(Order(written(methods), tmp_path / "out", data=data))
+    assert conduct_with_workers(prepared, 2).done == 2
+    assert (tmp_path / "died").exists()
+
+
+def test_there_is_at_least_one_worker(ready: Any) -> None:
+    with pytest.raises(InputError, match="--workers must be at least 1"):
+        conduct_with_workers(ready(), 0)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Any:
+    """A Ray cluster of two nodes, on this machine."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    nodes.add_node(num_cpus=1)
+    nodes.wait_for_nodes()
+    ray.init(address=nodes.address, log_to_driver=False)
+    yield nodes
+    ray.shutdown()
+    nodes.shutdown()
+
+
+@pytest.mark.slow
+def test_a_cluster_makes_a_study_and_begins_again_what_a_lost_worker_did(
+    cluster: Any, written: Any, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "dying.py").write_text(DYING)
+    methods = '[[method]]\nrecipe = "erm"\n[[method]]\nrecipe = "tdmixup"\n'
+    methods += f'[[method]]\nname = "dying"\nrecipe = "{tmp_path / "dying.py"}:recipe"\n'
+    prepared = prepare(Order(written(methods), tmp_path / "out", data=data))
+    states: list[Any] = []
+    state = conduct_on_ray(prepared, on_state=states.append)
+    assert (state.done, state.failed, state.open) == (6, 0, 0)
+    assert (tmp_path / "died").exists()
+    assert len(outcome(prepared).rows) == 3 * 2 * 3 * 2
+
+
+@pytest.mark.slow
+def test_a_cluster_begins_nothing_when_the_time_is_up(cluster: Any, ready: Any) -> None:
+    assert conduct_on_ray(ready(), minutes=0).open == 4
