@@ -52,3 +52,14 @@ def test_a_map_leaves_a_page_unless_told_not_to(calmix: Any, files: Any, checkpo
     assert (place / "map" / "report.html").is_file()
     assert calmix(*words, "--out", "bare", "--no-report").code == 0
     assert not (place / "bare" / "report.html").exists()
+
+
+def test_several_runs_are_compared(calmix: Any, run: Path, place: Path) -> None:
+    import shutil
+
+    shutil.copytree(run, "other")
+    ended = calmix("report", run, "other")
+    assert (ended.code, ended.out, ended.err) == (0, "page: comparison.html\n", "")
+    assert "2 runs side by side" in (place / "comparison.html").read_text(encoding="utf-8")
+    ended = calmix("report", run, run)
+    assert (ended.code, ended.err) == (2, "calmix: run: is given twice\n")

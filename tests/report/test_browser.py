@@ -21,7 +21,7 @@ def test_it_fits_every_screen(open_page: Any, make_run: Any, width: int, height:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground[4:-1].split(","))) < 200) == (scheme == "dark")
-    assert page.locator("#reliability figure svg").count() == 3
+    assert page.locator("#reliability figure svg").count() == 2
     assert page.locator("#failure").is_hidden()
 
 
@@ -34,6 +34,8 @@ def test_diagrams_follow_their_choices(open_page: Any, make_run: Any) -> None:
     before = lines.first.get_attribute("d")
     page.select_option("#class", label="predicted as food")
     assert lines.first.get_attribute("d") != before
+    page.locator("#aside").check()
+    assert page.locator("#reliability figure").count() == 3
     page.select_option("#confusion-set", label="far, out of domain")
     assert page.locator(".confusion:visible").count() == 1
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from calmix import metrics
-from calmix.training import intervals, json_safe, measure, measure_groups
+from calmix.training import differences, intervals, json_safe, measure, measure_groups
 
 RNG = np.random.default_rng(0)
 PROBS = RNG.dirichlet(np.ones(3), 80)
@@ -41,6 +41,17 @@ def test_intervals_are_those_of_the_bootstrap(rows: int) -> None:
     for name, metric in named.items():
         expected = metrics.bootstrap(metric, probs, labels, n=50, generator=3)
         assert found[name] == pytest.approx([max(0, expected.low), expected.high], abs=1e-12), name
+
+
+def test_differences_are_those_of_the_paired_bootstrap() -> None:
+    other = RNG.dirichlet(np.ones(3), 80)
+    found = differences(PROBS, other, LABELS, bins=7, n=50, seed=3)
+    for name in ("accuracy", "nll", "brier", "ece", "oe"):
+        metric = getattr(metrics, name)
+        metric = partial(metric, bins=7) if name in ("ece", "oe") else metric
+        expected = metrics.paired_bootstrap(metric, PROBS, other, LABELS, n=50, generator=3)
+        assert found[name] == pytest.approx([expected.low, expected.high], abs=1e-12), name
+    assert differences(PROBS, PROBS, LABELS, n=20)["ece"] == [0, 0]
 
 
 def test_groups_are_measured_on_their_own_largest_first() -> None:

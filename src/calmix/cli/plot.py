@@ -28,7 +28,7 @@ def plot(
     out: Annotated[Path, typer.Option(help="PNG, SVG or PDF file.")],
     data: Annotated[
         list[str] | None,
-        typer.Option(help="Data sets to draw (test, ood-NAME, dev). Repeatable; default: all but dev."),
+        typer.Option(help="Data sets to draw (test, ood-NAME, dev). Repeatable; default: all that chose nothing."),
     ] = None,
     bins: Annotated[
         int | None, typer.Option(help="Bins of the reliability diagram; default: the run's.", min=1)
@@ -97,4 +97,4 @@ def _chosen(run: "RunFolder", names: list[str] | None) -> list[Any]:
         raise InputError(f"--data {unknown}: the run has {', '.join(there)}")
     if names:
         return [there[name] for name in names]
-    return [one for one in run.judged if not one.chosen_by] or list(run.judged)
+    return [one for one in run.judged if not one.aside] or list(run.judged)

@@ -22,6 +22,7 @@ def report(
     """
     if out is not None and out.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--out {out}: a page is an HTML file; let the name end in .html")
-    from calmix.report import write_run_page
+    from calmix.report import write_comparison, write_run_page
 
-    print(f"page: {write_run_page(runs[0], out)}")
+    page = write_run_page(runs[0], out) if len(runs) == 1 else write_comparison(runs, out or "comparison.html")
+    print(f"page: {page}")

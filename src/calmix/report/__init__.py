@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from calmix.report.comparison import write_comparison
     from calmix.report.confusion import Confusion, draw_confusion, prepare_confusion
     from calmix.report.curves import TrainingCurves, draw_curves, prepare_curves
     from calmix.report.datamap import DataMap, draw_datamap, prepare_datamap
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # File → names. Resolved on first use: a page needs no matplotlib, a figure no jinja2.
 _HOMES = {
+    "comparison": "write_comparison",
     "confusion": "Confusion draw_confusion prepare_confusion",
     "curves": "TrainingCurves draw_curves prepare_curves",
     "datamap": "DataMap draw_datamap prepare_datamap",
@@ -49,6 +51,7 @@ __all__ = [
     "prepare_verdict",
     "read_run",
     "save_figure",
+    "write_comparison",
     "write_run_page",
 ]
 

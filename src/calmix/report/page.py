@@ -24,6 +24,7 @@ _SCRIPTS = (
     "canvas.js",
     "decisions.js",
     "explorer.js",
+    "comparison.js",
     "main.js",
 )
 
@@ -83,7 +84,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    environment.filters |= {"percent": _percent, "number": _number, "count": lambda n: f"{n:,}"}
+    environment.filters |= {"percent": _percent, "number": _number, "count": lambda n: f"{n:,}", "signed": _signed}
     return environment
 
 
@@ -93,6 +94,10 @@ def _finalize(value: Any) -> Any:
 
 def _percent(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")
 
 
 def _number(value: float | None, digits: int = 3) -> str:

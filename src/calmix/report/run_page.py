@@ -60,6 +60,7 @@ def run_page(run: RunFolder) -> str:
         "run.html",
         data=data,
         run=run,
+        shown=[judged for judged in run.judged if not judged.aside] or run.judged[:1],
         verdict=prepare_verdict(run.judged) if run.judged else None,
         figures=FIGURES,
         confusions=[(judged, _confusion(judged)) for judged in run.judged if judged.classes],
@@ -74,6 +75,7 @@ def set_data(judged: Judged, bins: int) -> dict[str, Any]:
         "name": judged.name,
         "title": judged.title,
         "outside": judged.outside,
+        "aside": judged.aside,
         "rows": len(judged.labels),
         "reliability": {
             stage: curve_data(prepare_reliability(probs, judged.labels, bins=bins))

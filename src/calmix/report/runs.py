@@ -43,9 +43,9 @@ class Judged:
     ids: tuple[str, ...]
 
     @property
-    def chosen_by(self) -> bool:
-        """Whether the epoch or the temperature was chosen by these rows, so that their figures flatter."""
-        return self.name == "dev"
+    def aside(self) -> bool:
+        """Whether these rows chose something (the epoch, the temperature, a threshold), so that they flatter."""
+        return self.name in ("dev", "guard")
 
 
 @dataclass(frozen=True, eq=False)

@@ -109,9 +109,9 @@ def prepare_verdict(judged: Sequence[Judged]) -> Verdict:
             for one, f in far
         )
     caveats = []
-    if main.chosen_by:
-        caveats.append("Judged on the dev rows, which chose the epoch and the temperature: this flatters. Give --test.")
-    few = [one.title for one in judged if len(one.labels) < 200]
+    if main.aside:
+        caveats.append("Judged on dev rows, which chose the epoch and the temperature: this flatters. Give --test.")
+    few = [one.title for one in judged if len(one.labels) < 200 and (one is main or not one.aside)]
     if few:
         caveats.append(f"Under 200 rows, calibration errors say little: {', '.join(few)}.")
     return Verdict(found.tone if worst is None else _graver(found, worst[1]), headline, f"{sentence}.", tuple(caveats))

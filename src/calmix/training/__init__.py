@@ -2,7 +2,7 @@
 
 from calmix.training.correcting import calibrate
 from calmix.training.distillation import distil
-from calmix.training.evaluating import intervals, json_safe, measure, measure_groups
+from calmix.training.evaluating import differences, intervals, json_safe, measure, measure_groups
 from calmix.training.exporting import export_onnx
 from calmix.training.folder import FinishedRun
 from calmix.training.launching import processes
@@ -19,6 +19,7 @@ __all__ = [
     "Survey",
     "calibrate",
     "check_name",
+    "differences",
     "distil",
     "export_onnx",
     "intervals",

@@ -27,7 +27,10 @@ from calmix.calibration import (
 from calmix.calibration.binned import bin_index
 from calmix.calibration.confidence import confidences
 
-__all__ = ["intervals", "json_safe", "measure", "measure_groups"]
+__all__ = ["DECISIVE", "differences", "intervals", "json_safe", "measure", "measure_groups"]
+
+DECISIVE = ("accuracy", "ece", "oe", "nll", "brier")
+"""The figures that decisions hang on: they have intervals."""
 
 Probs = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -40,13 +43,28 @@ def measure(probs: Probs, labels: Labels, *, bins: int = 15) -> dict[str, float]
 
 def intervals(probs: Probs, labels: Labels, *, bins: int = 15, n: int = 500, seed: int = 0) -> dict[str, list[float]]:
     """Return the 95 % interval [low, high] of the figures that decisions hang on: `bootstrap`'s, in one pass."""
-    names = ("accuracy", "ece", "oe", "nll", "brier")
-    estimate = np.array([_metrics(bins)[name](probs, labels) for name in names])
+    estimate = np.array([_metrics(bins)[name](probs, labels) for name in DECISIVE])
     values = _resampled(np.asarray(probs, dtype=np.float64), np.asarray(labels), bins, n, seed)
     # A certain mistake has an infinite NLL, and so no interval.
     with np.errstate(invalid="ignore"):
         low, high = np.quantile(values, [0.025, 0.975], axis=0) - (values.mean(axis=0) - estimate)
-    return {name: [0.0 if a < 0 else float(a), float(b)] for name, a, b in zip(names, low, high, strict=True)}
+    return {name: [0.0 if a < 0 else float(a), float(b)] for name, a, b in zip(DECISIVE, low, high, strict=True)}
+
+
+def differences(
+    probs: Probs, other: Probs, labels: Labels, *, bins: int = 15, n: int = 500, seed: int = 0
+) -> dict[str, list[float]]:
+    """Return the 95 % interval of each figure minus the other model's on the same rows: `paired_bootstrap`'s."""
+    estimate = np.array(
+        [_metrics(bins)[name](probs, labels) - _metrics(bins)[name](other, labels) for name in DECISIVE]
+    )
+    mine, others = (
+        _resampled(np.asarray(p, dtype=np.float64), np.asarray(labels), bins, n, seed) for p in (probs, other)
+    )
+    with np.errstate(invalid="ignore"):
+        values = mine - others
+        low, high = np.quantile(values, [0.025, 0.975], axis=0) - (values.mean(axis=0) - estimate)
+    return {name: [float(a), float(b)] for name, a, b in zip(DECISIVE, low, high, strict=True)}
 
 
 def _resampled(probs: Probs, labels: Labels, bins: int, n: int, seed: int) -> NDArray[np.float64]:

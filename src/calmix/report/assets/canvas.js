@@ -11,6 +11,7 @@ class Cloud {
     const reach = (values) => values.reduce((most, v) => (v > most ? v : most), 0);
     this.whole = { x0: 0, x1: Math.max(0.05, reach(x) * 1.04), y0: 0, y1: 1.02 };
     this.view = { ...this.whole };
+    this.stride = 1;
     this.index();
     this.resize();
   }
@@ -50,7 +51,9 @@ class Cloud {
   atY(py) { return this.view.y0 + ((this.height - MARGIN.bottom - py) / (this.height - MARGIN.top - MARGIN.bottom)) * (this.view.y1 - this.view.y0); }
 
   // `style[i]` is an index into `palette` ([r, g, b]); 255 hides a point. `ringed` rows are drawn again, as rings.
+  // While the map moves (`fast`) only every so many points are drawn, as many as keep it smooth here.
   draw({ style, palette, paper, ringed, ring, shown, fast }) {
+    const begun = performance.now();
     const { pixels, x, y } = this, wide = this.canvas.width, high = this.canvas.height;
     pixels.fill(colourWord(paper));
     const size = (shown > 20000 ? 1.5 : shown > 3000 ? 2 : 3) * this.scale;
@@ -69,7 +72,7 @@ class Cloud {
         pixels[at] = (0xff000000 | ((ub + (((b - ub) * a) >> 8)) << 16) | ((ug + (((g - ug) * a) >> 8)) << 8) | (ur + (((r - ur) * a) >> 8))) >>> 0;
       }
     };
-    for (let i = 0; i < x.length; i++) {
+    for (let i = 0; i < x.length; i += fast ? this.stride : 1) {
       const s = style[i];
       if (s !== 255) put(i, palette[s], stamp, alpha);
     }
@@ -78,6 +81,10 @@ class Cloud {
       for (const i of ringed) if (style[i] !== 255) put(i, ring, around, 210);
     }
     this.context.putImageData(this.image, 0, 0);
+    if (!fast) return;
+    const took = performance.now() - begun;
+    if (took > 9) this.stride = Math.min(64, Math.ceil((this.stride * took) / 6));
+    else if (took < 3) this.stride = Math.max(1, Math.floor(this.stride * 0.8));
   }
 
   // The rows in a box of data that pass `wanted`.

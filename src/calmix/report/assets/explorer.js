@@ -101,10 +101,8 @@ async function showExplorer() {
     if (waiting) return;
     waiting = requestAnimationFrame(() => {
       waiting = 0;
-      const before = performance.now();
       cloud.draw({ style, palette, paper, ringed: samples.suspects, ring: red, shown, fast: fast && n > 20000 });
       axes();
-      canvas.dataset.frame = (performance.now() - before).toFixed(1);
     });
   }
 

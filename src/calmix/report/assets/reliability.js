@@ -41,11 +41,13 @@ function showReliability() {
   const twice = data.sets.some((set) => set.reliability.before);
   byId("stage-choice").hidden = !twice;
   chosen.parentElement.hidden = !classes.length;
+  const judging = data.sets.filter((set) => !set.aside);
+  byId("aside-choice").hidden = !judging.length || judging.length === data.sets.length;
   const draw = () => {
     const panels = byId("reliability"), tables = byId("reliability-tables");
     panels.replaceChildren();
     tables.replaceChildren();
-    for (const set of data.sets) {
+    for (const set of judging.length && !byId("aside").checked ? judging : data.sets) {
       const name = chosen.value === "" ? null : classes[Number(chosen.value)];
       const found = name === null ? set.reliability : (set.classes.find((c) => c.name === name) || { reliability: {} }).reliability;
       const curves = Object.entries(found)
@@ -62,5 +64,6 @@ function showReliability() {
   };
   stage.addEventListener("change", draw);
   chosen.addEventListener("change", draw);
+  byId("aside").addEventListener("change", draw);
   draw();
 }
