@@ -100,3 +100,17 @@ def test_weights_used_twice_are_noticed(checkpoint: Callable[..., Path]) -> None
             lowered(**batch).logits.sum().backward()
         lowered.hand_over()
         assert lowered.once is once
+
+
+@pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
+def test_models_that_cannot_share_a_forward_are_told_from_those_that_can(
+    architecture: str, checkpoint: Callable[..., Path]
+) -> None:
+    batch = inputs(checkpoint)
+    if architecture in ("roberta", "distilbert", "mpnet", "modernbert", "llama"):
+        batch.pop("token_type_ids", None)
+    model, other = network(checkpoint, architecture), network(checkpoint, architecture, seed=1)
+    model.train()
+    agree = Lowered([model, other], dtype=torch.float32).agrees(batch)
+    assert agree is (architecture in ("bert", "roberta", "distilbert", "electra", "modernbert"))
+    assert model.training

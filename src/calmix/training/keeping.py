@@ -31,6 +31,8 @@ class Fit:
     loss: float = 0.0
     rows: int = 0
     seconds: float = 0.0
+    beside: int = 0
+    """How many other runs were trained in the same steps."""
 
 
 class Keeper:

@@ -28,7 +28,7 @@ from calmix.training.optimising import Schedule, adamw, learning_rate
 from calmix.training.selecting import Selection, dev_figures, score
 from calmix.training.stepping import Stepper
 
-__all__ = ["Progress", "fit", "predict_everywhere"]
+__all__ = ["Progress", "epoch_entry", "fit", "predict_everywhere"]
 
 # Seconds between two looks at the device: reading a loss waits for everything queued before it.
 _POLL = 1.0
@@ -160,17 +160,7 @@ def _end_of_epoch(
     """Measure the dev set, write the epoch into the history and begin the next; return what this one is worth."""
     run = keeper.run
     rows, loss = _over_all(run.rows, run.loss, accelerator)
-    entry: dict[str, Any] = {"epoch": run.epoch + 1, "step": run.step, "loss": loss / max(1, rows)}
-    worth = 0.0
-    if dev is not None:
-        logits = predict_everywhere(keeper.model, dev[0], accelerator)
-        if not np.isfinite(logits.max(axis=1)).all():
-            raise TrainingError(
-                f"predictions stopped being finite in epoch {run.epoch + 1}: training diverged. Try a lower --lr."
-            )
-        figures = dev_figures(logits, dev[1])
-        worth = score(figures, select)
-        entry["dev"] = json_safe(figures)
+    entry, worth = epoch_entry(keeper.model, dev, accelerator, select, run=run, loss=loss / max(1, rows))
     guidance = keeper.stepper.guidance
     if guidance is not None:
         guidance.end_epoch()
@@ -182,8 +172,32 @@ def _end_of_epoch(
     keeper.stepper.restart()
     shown = {f"dev/{name}": value for name, value in entry.get("dev", {}).items() if value is not None}
     accelerator.log({"train/loss": entry["loss"], "epoch": entry["epoch"], **shown}, step=run.step)
+    return worth
+
+
+def epoch_entry(
+    model: nn.Module,
+    dev: tuple[Packed, NDArray[np.int64]] | None,
+    accelerator: Accelerator,
+    select: Selection,
+    *,
+    run: Fit,
+    loss: float,
+) -> tuple[dict[str, Any], float]:
+    """Return the line of the log for the epoch that ends, with the figures of the dev set, and what it is worth."""
+    entry: dict[str, Any] = {"epoch": run.epoch + 1, "step": run.step, "loss": loss}
+    worth = 0.0
+    if dev is not None:
+        logits = predict_everywhere(model, dev[0], accelerator)
+        if not np.isfinite(logits.max(axis=1)).all():
+            raise TrainingError(
+                f"predictions stopped being finite in epoch {run.epoch + 1}: training diverged. Try a lower --lr."
+            )
+        figures = dev_figures(logits, dev[1])
+        worth = score(figures, select)
+        entry["dev"] = json_safe(figures)
     # A number, whatever came out: it is compared and saved.
-    return worth if math.isfinite(worth) else -sys.float_info.max
+    return entry, worth if math.isfinite(worth) else -sys.float_info.max
 
 
 def _over_all(rows: int, loss: float, accelerator: Accelerator) -> tuple[int, float]:

@@ -1,7 +1,7 @@
 """Weights kept in float32 and trained through copies in lower precision, refreshed once a step."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,33 @@ class Lowered:
         calls = Calls(len(self.models), sequences, self.branch if self.once else None, self.uses)
         with calls, sdpa_kernel(_ATTENTION):
             return functional_call(self.models[0], self.copies, kwargs=inputs)
+
+    @torch.no_grad()
+    def agrees(self, inputs: Mapping[str, Tensor]) -> bool:
+        """Return whether several models give in one forward what each gives alone, for any weights they may have.
+
+        Not where a forward does something with its weights that `Calls` does not know of.
+        """
+        model, runs = self.models[0], len(self.models)
+        was_training = model.training
+        model.eval()
+        # Fresh models differ in their heads alone; noise makes them differ everywhere.
+        generator = torch.Generator(next(iter(self.weights.values())).device).manual_seed(0)
+        noisy = {
+            name: weight + 0.02 * torch.randn(weight.shape, generator=generator, device=weight.device)
+            for name, weight in self.weights.items()
+        }
+        each = [{name: weight[run] for name, weight in noisy.items()} for run in range(runs)]
+        alone = torch.cat([functional_call(model, own, kwargs=dict(inputs)).logits for own in each])
+        tiled = {name: value.repeat(runs, *[1] * (value.dim() - 1)) for name, value in inputs.items()}
+        try:
+            with Calls(runs, tiled["input_ids"].shape[:-1].numel(), None, Counter()):
+                together = functional_call(model, noisy, kwargs=tiled).logits
+            return together.shape == alone.shape and torch.allclose(together, alone, rtol=1e-3, atol=1e-3)
+        except (RuntimeError, IndexError, ValueError, TypeError):  # a shape it did not expect
+            return False
+        finally:
+            self.models[0].train(was_training)
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -2,15 +2,17 @@
 
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
+import numpy as np
 import torch
 from accelerate import Accelerator
+from numpy.typing import NDArray
 from torch import nn
 
 from calmix.errors import InputError
@@ -20,6 +22,7 @@ from calmix.training.batches import TrainingSet, training_set
 from calmix.training.finishing import finish
 from calmix.training.folder import abandon, begin_run, config_hash, find_run, is_finished, locked
 from calmix.training.guiding import Guidance, Record, partner_notes, record_notes
+from calmix.training.keeping import Fit
 from calmix.training.launching import (
     Precision,
     accelerator_for,
@@ -39,7 +42,9 @@ from calmix.training.selecting import Selection
 from calmix.training.stepping import Stepper
 from calmix.training.teachers import Teacher, lesson_of, load_teachers, rehearsed_lesson
 
-__all__ = ["Run", "train"]
+__all__ = ["Ready", "Run", "begun", "ended", "stages", "train"]
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,80 @@ class Run:
         return self.folder / "model"
 
 
-def train(
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A run with everything prepared: what is left is to train, then to measure and to write."""
+
+    network: nn.Module
+    data: TrainingSet
+    recipe: Recipe
+    guidance: Guidance
+    accelerator: Accelerator
+    fill: Mapping[str, int]
+    dev: tuple[Packed, NDArray[np.int64]]
+    folder: Path
+    config: Mapping[str, Any]
+    hyper: Mapping[str, Any]
+    saving: Mapping[str, Any]
+    on_progress: Callable[[Progress], None] | None
+
+    def fit(self) -> Fit:
+        """Train the network and leave it with the weights of its best epoch."""
+        return fit(
+            self.network,
+            self.data,
+            self.recipe,
+            self.guidance,
+            accelerator=self.accelerator,
+            fill=self.fill,
+            dev=self.dev,
+            out=self.folder,
+            on_progress=self.on_progress,
+            **self.hyper,
+            **self.saving,
+        )
+
+
+def _alone(stages: Callable[P, Generator[Ready, Fit, Run]]) -> Callable[P, Run]:
+    """Return the stages of a run as one function: prepare, train, finish."""
+
+    @wraps(stages)
+    def train(*args: P.args, **asked: P.kwargs) -> Run:
+        making = stages(*args, **asked)
+        ready = begun(making)
+        if isinstance(ready, Run):
+            return ready
+        try:
+            done = ready.fit()
+        except BaseException as error:
+            making.throw(error)  # so that what was begun is taken back
+            raise
+        return ended(making, done)
+
+    train.__name__ = train.__qualname__ = "train"
+    return train
+
+
+def begun(making: Generator[Ready, Fit, Run]) -> Ready | Run:
+    """Return a run that is ready to be trained, or, of a dry run, what it would cost."""
+    try:
+        return next(making)
+    except StopIteration as stop:
+        found: Run = stop.value
+        return found
+
+
+def ended(making: Generator[Ready, Fit, Run], done: Fit) -> Run:
+    """Return the finished run of a training that is done."""
+    try:
+        making.send(done)
+    except StopIteration as stop:
+        found: Run = stop.value
+        return found
+    raise AssertionError("a run has two halves")
+
+
+def stages(
     train: Source,
     *,
     dev: Source | None = None,
@@ -101,7 +179,7 @@ def train(
     dry_run: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     on_note: Callable[[str], None] | None = None,
-) -> Run:
+) -> Generator[Ready, Fit, Run]:
     """Fine-tune a classifier, fit its temperature on dev data, fold it into the weights, and measure it.
 
     Args:
@@ -263,18 +341,19 @@ def train(
             seed=seed,
         )
         start_trackers(accelerator, track, config)
-        done = fit(
+        done = yield Ready(
             network,
             data,
             method,
             guidance,
-            accelerator=accelerator,
-            fill=fill,
-            dev=(packed["dev"], sets.dev.labels),
-            out=folder,
-            on_progress=on_progress,
-            **hyper,
-            **saving,
+            accelerator,
+            fill,
+            (packed["dev"], sets.dev.labels),
+            folder,
+            config,
+            hyper,
+            saving,
+            on_progress,
         )
         judged = {name: examples for name, examples in sets.named().items() if name != "train"}
         logits = {name: predict_everywhere(network, packed[name], accelerator) for name in judged}
@@ -286,6 +365,7 @@ def train(
             "best_epoch": done.best_epoch,
             "epochs": done.history,
             "seconds": round(done.seconds, 3),
+            "trained_beside": done.beside or None,
             "rows": rows,
             "notes": notes,
             "recorded_on": recorded.recorded_on if recorded.was_observed else None,
@@ -293,6 +373,9 @@ def train(
         from_main(partial(write_map, folder, recorded, sets.train))
         metrics = from_main(partial(finish, folder, network, tokenizer, judged, logits, config, facts))
     return Run(folder, metrics)
+
+
+train = _alone(stages)
 
 
 def _first_run(

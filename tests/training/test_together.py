@@ -1,0 +1,140 @@
+"""Several seeds in the same steps: each run is what it would have been alone, up to its random draws."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from safetensors.torch import load_file
+
+from calmix.data import read_table
+from calmix.dynamics import Dynamics
+from calmix.errors import InputError, TrainingError
+from calmix.mixing import RECIPES
+from calmix.training import pipeline, train
+from calmix.training.pipeline import Run
+from calmix.training.together import train_together
+
+NEED_MORE = {"back-translation", "distil"}  # a column of paraphrases, a teacher
+
+
+def asked(folder: Path, out: Path, seed: int, **options: Any) -> dict[str, Any]:
+    return {
+        "train": tiny.examples(45),
+        "dev": tiny.examples(12, seed=1),
+        "test": tiny.examples(12, seed=2),
+        "model": folder,
+        "out": out / str(seed),
+        "seed": seed,
+        "epochs": 2,
+        "batch_size": 8,
+        "lr": 1e-3,
+    } | options
+
+
+def together(folder: Path, out: Path, seeds: range, **options: Any) -> list[Run | Exception]:
+    return train_together([asked(folder, out, seed, **options) for seed in seeds], on_cpu=True)
+
+
+def metrics(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_without_random_draws_each_run_is_the_one_it_would_be_alone(calm: Path, tmp_path: Path) -> None:
+    found = together(calm, tmp_path / "beside", range(3))
+    assert all(isinstance(run, Run) for run in found)
+    for seed in range(3):
+        alone, beside = tmp_path / "alone" / str(seed), tmp_path / "beside" / str(seed)
+        train(**asked(calm, tmp_path / "alone", seed))
+        one, other = (load_file(folder / "model" / "model.safetensors") for folder in (alone, beside))
+        assert one.keys() == other.keys()
+        for name, weight in one.items():
+            torch.testing.assert_close(other[name], weight, rtol=2e-2, atol=2e-3, msg=name)
+        one_map, other_map = (Dynamics.load(folder / "datamap.parquet") for folder in (alone, beside))
+        assert other_map.observations.tolist() == one_map.observations.tolist() == [2] * 45
+        np.testing.assert_allclose(other_map.aum, one_map.aum, atol=1e-3)
+        a, b = metrics(alone), metrics(beside)
+        assert [e["loss"] for e in b["epochs"]] == pytest.approx([e["loss"] for e in a["epochs"]], rel=1e-3)
+        assert (a["trained_beside"], b["trained_beside"]) == (None, 2)
+        assert {p.name for p in beside.iterdir()} == {p.name for p in alone.iterdir()}
+        assert (beside / "run.toml").read_text() != ""
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name not in NEED_MORE])
+def test_every_recipe_trains_several_seeds_at_once(
+    recipe: str, checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    guided = recipe in ("aum-saliency", "tdmixup", "informed-mixup")
+    found = together(checkpoint("bert"), tmp_path, range(2), recipe=recipe, online=guided)
+    assert [type(run) for run in found] == [Run, Run]
+    figures = [metrics(tmp_path / str(seed)) for seed in range(2)]
+    assert [m["trained_beside"] for m in figures] == [1, 1]
+    assert figures[0]["epochs"][-1]["loss"] != figures[1]["epochs"][-1]["loss"]
+    assert all(np.isfinite(epoch["loss"]) for m in figures for epoch in m["epochs"])
+
+
+def test_runs_guided_by_dynamics_of_their_own_seed_share_their_steps(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    bert = checkpoint("bert")
+    together(bert, tmp_path / "plain", range(2))
+    runs = [
+        asked(bert, tmp_path / "guided", seed, recipe="tdmixup", dynamics=tmp_path / "plain" / str(seed))
+        for seed in range(2)
+    ]
+    assert [type(run) for run in train_together(runs, on_cpu=True)] == [Run, Run]
+    assert metrics(tmp_path / "guided" / "1")["trained_beside"] == 1
+
+
+@pytest.mark.parametrize(
+    ("architecture", "options"),
+    [("mpnet", {}), ("llama", {}), ("bert", {"patience": 1}), ("bert", {"accumulate": 2})],
+)
+def test_what_cannot_share_its_steps_is_trained_one_after_the_other(
+    architecture: str, options: dict[str, Any], checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    found = together(checkpoint(architecture), tmp_path, range(2), **options)
+    assert [type(run) for run in found] == [Run, Run]
+    assert metrics(tmp_path / "1")["trained_beside"] is None
+
+
+def test_runs_on_different_samples_do_not_share_their_steps(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    runs = [asked(checkpoint("bert"), tmp_path, seed, train=tiny.examples(30, seed=seed)) for seed in (3, 4)]
+    assert [type(run) for run in train_together(runs, on_cpu=True)] == [Run, Run]
+    assert metrics(tmp_path / "3")["trained_beside"] is None
+
+
+def test_a_run_that_cannot_begin_does_not_keep_the_others_from_it(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "thesis.tex").write_text("mine")
+    found = together(checkpoint("bert"), tmp_path, range(3))
+    assert [type(run) for run in found] == [Run, InputError, Run]
+    assert [p.name for p in (tmp_path / "1").iterdir()] == ["thesis.tex"]
+
+
+def test_a_run_that_goes_bad_is_given_up_and_the_others_go_on(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = pipeline._network
+
+    def poisoned(pretrained: str, sets: Any, seed: int, *rest: Any) -> Any:
+        model, tokenizer = network(pretrained, sets, seed, *rest)
+        if seed == 1:
+            model.classifier.bias.data[0] = torch.nan
+        return model, tokenizer
+
+    monkeypatch.setattr(pipeline, "_network", poisoned)
+    monkeypatch.setattr("calmix.training.lowering.Lowered.agrees", lambda *_: True)
+    found = together(checkpoint("bert"), tmp_path, range(3))
+    assert [type(run) for run in found] == [Run, TrainingError, Run]
+    assert "finite" in str(found[1])
+    assert not (tmp_path / "1" / "metrics.json").exists()
+    assert read_table(tmp_path / "2" / "predictions-test.parquet").num_rows == 12
+    assert metrics(tmp_path / "2")["trained_beside"] == 2
