@@ -17,6 +17,7 @@ from calmix.errors import InputError, TrainingError
 from calmix.mixing import RECIPES
 from calmix.training import pipeline, train
 from calmix.training.pipeline import Run
+from calmix.training.stepping import Stepper
 from calmix.training.together import train_together
 
 NEED_MORE = {"back-translation", "distil"}  # a column of paraphrases, a teacher
@@ -138,3 +139,23 @@ def test_a_run_that_goes_bad_is_given_up_and_the_others_go_on(
     assert not (tmp_path / "1" / "metrics.json").exists()
     assert read_table(tmp_path / "2" / "predictions-test.parquet").num_rows == 12
     assert metrics(tmp_path / "2")["trained_beside"] == 2
+
+
+def test_where_all_do_not_fit_into_memory_each_is_trained_alone(
+    calm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, calls = Stepper.step, 0
+
+    def full(self: Stepper, *rest: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if self.runs > 1 and calls > 2:
+            raise torch.OutOfMemoryError("no memory left")
+        step(self, *rest)
+
+    monkeypatch.setattr(Stepper, "step", full)
+    assert [type(run) for run in together(calm, tmp_path / "beside", range(2))] == [Run, Run]
+    assert calls > 2
+    train(**asked(calm, tmp_path / "alone", 1))
+    one, other = (load_file(tmp_path / name / "1" / "model" / "model.safetensors") for name in ("alone", "beside"))
+    assert all(torch.equal(one[name], other[name]) for name in one)

@@ -5,8 +5,10 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import torch
 from pyarrow import parquet
 
 from calmix.data import Examples, read_table, write_table
@@ -16,6 +18,7 @@ from calmix.study.grid import Library, Spec
 from calmix.training import FinishedRun, Progress, survey, train
 from calmix.training.folder import is_finished
 from calmix.training.mapping import TEXTS, known_dynamics, region_rows
+from calmix.training.together import train_together
 
 __all__ = ["Failure", "Job", "execute", "job_of", "trim"]
 
@@ -54,18 +57,27 @@ def execute(jobs: Sequence[Job], *, on_progress: OnProgress | None = None) -> It
     The jobs differ in nothing but seed, folder and what follows from the seed: whoever can train several seeds
     at once does it here.
     """
+    if len(jobs) > 1 and all(job.spec.what == "train" for job in jobs) and torch.cuda.is_available():
+        made = train_together([_asked(job, on_progress) for job in jobs])
+        for job, outcome in zip(jobs, made, strict=True):
+            yield job, _failure(outcome) if isinstance(outcome, Exception) else None
+        return
     for job in jobs:
         try:
             _run(job, on_progress)
-        except FinishedRun:
-            pass  # another worker was faster
-        except (InputError, TrainingError) as error:
-            yield job, Failure(str(error), "")
-            continue
         except Exception as error:  # a study goes on, whatever one of its runs dies of
-            yield job, Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
-            continue
-        yield job, None
+            yield job, _failure(error)
+        else:
+            yield job, None
+
+
+def _failure(error: Exception) -> Failure | None:
+    if isinstance(error, FinishedRun):
+        return None  # another worker was faster
+    if isinstance(error, InputError | TrainingError):
+        return Failure(str(error), "")
+    details = "".join(traceback.format_exception(error))
+    return Failure(f"{type(error).__name__}: {error}", details)
 
 
 def _run(job: Job, on_progress: OnProgress | None) -> None:
@@ -83,22 +95,27 @@ def _run(job: Job, on_progress: OnProgress | None) -> None:
             **{name: value for name, value in spec.training.items() if name in hyper},
         )
         return
-    guide = None if spec.subset or job.dynamics is None else job.dynamics
-    train(
-        _subset(job) if spec.subset else job.sets.train,
-        dev=job.sets.dev,
-        test=job.sets.test,
-        ood=job.sets.ood,
-        model=spec.model,
-        recipe=spec.recipe,
-        options=spec.options,
-        out=job.folder,
-        seed=spec.seed,
-        dynamics=guide,
-        online=spec.online,
-        on_progress=on_progress,
+    train(**_asked(job, on_progress))
+
+
+def _asked(job: Job, on_progress: OnProgress | None) -> dict[str, Any]:
+    """Return what `train` is to be asked for."""
+    spec = job.spec
+    return {
+        "train": _subset(job) if spec.subset else job.sets.train,
+        "dev": job.sets.dev,
+        "test": job.sets.test,
+        "ood": job.sets.ood,
+        "model": spec.model,
+        "recipe": spec.recipe,
+        "options": spec.options,
+        "out": job.folder,
+        "seed": spec.seed,
+        "dynamics": None if spec.subset or job.dynamics is None else job.dynamics,
+        "online": spec.online,
+        "on_progress": on_progress,
         **spec.training,
-    )
+    }
 
 
 def _subset(job: Job) -> Examples:

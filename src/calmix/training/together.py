@@ -82,9 +82,17 @@ def _thrown(making: Any, error: Exception) -> Run:
 
 def _fitted(runs: Sequence[Ready], *, on_cpu: bool) -> list[Fit | Exception]:
     if len(runs) > 1 and _alike(runs) and (on_cpu or runs[0].accelerator.device.type == "cuda"):
-        fits = fit_together(runs)
+        before = [{name: value.cpu().clone() for name, value in run.network.state_dict().items()} for run in runs]
+        try:
+            fits = fit_together(runs)
+        except torch.OutOfMemoryError:
+            if any(run.guidance.recorder.epochs for run in runs):
+                raise
+            fits = None
         if fits is not None:
             return fits
+        for run, weights in zip(runs, before, strict=True):
+            run.network.load_state_dict(weights)
     found: list[Fit | Exception] = []
     for run in runs:
         try:
