@@ -95,6 +95,9 @@ METHOD = "[[method]]\n"
         (f'tasks = ["desk"]\n{METHOD}filtered = true', "filtered is for subsets and recipes guided"),
         (f'tasks = ["desk"]\n{METHOD}online = true', "online is for recipes guided"),
         (f'tasks = ["desk"]\n{METHOD}tasks.snli.options = {{}}', "unknown key 'snli'"),
+        (f'tasks = ["desk"]\n{METHOD}recipe = "distil"', "recipe distil needs the name of its teacher"),
+        (f'tasks = ["desk"]\n{METHOD}teacher = "x"', "recipe erm takes no teacher"),
+        (f'tasks = ["desk"]\n{METHOD}recipe = "distil"\nteacher = "erm"', "'erm', which no method before it is"),
         (f'tasks = ["desk"]\n{METHOD}skip = ["dsek"]', "did you mean 'desk'?"),
         (
             f'tasks = ["desk"]\n{METHOD}skip = ["desk"]\n{METHOD}ensemble = {{ of = "erm" }}',

@@ -118,3 +118,44 @@ def test_a_note_of_failure_that_is_damaged_is_no_failure(tmp_path: Path, ready: 
     assert storage.failure(spec.key)["error"] == "why"
     (tmp_path / "runs" / ".failed" / f"{spec.key}.json").write_text("{")
     assert storage.failure(spec.key) is None
+
+
+TAUGHT = """
+[[method]]
+recipe = "informed-mixup"
+[[method]]
+name = "student"
+recipe = "distil"
+teacher = "informed-mixup"
+scaled_teacher = false
+"""
+
+
+def test_a_student_learns_from_the_run_of_its_seed_whose_model_is_kept_that_long(
+    ready: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = ready(TAUGHT, head='seeds = 1\nkeep = "metrics"')
+    plain, teacher, student = prepared.plan.runs.values()
+    assert [spec.key for spec in student.builds_on] == [plain.key, teacher.key]
+    there: list[bool] = []
+    original = working.execute
+
+    def watched(jobs: Any, **kwargs: Any) -> Any:
+        there.append((prepared.storage.folder(teacher.key) / "model").is_dir())
+        return original(jobs, **kwargs)
+
+    monkeypatch.setattr(working, "execute", watched)
+    assert work(prepared.plan, prepared.storage, prepared.library).done == 3
+    assert there == [False, False, True]
+    assert not any((prepared.storage.folder(key) / "model").exists() for key in prepared.plan.runs)
+    assert not list(prepared.storage.folder(student.key).glob("teacher-*"))
+
+
+def test_a_teacher_of_which_only_figures_were_kept_is_made_again(ready: Any) -> None:
+    before = ready('[[method]]\nrecipe = "erm"\n', head='seeds = 1\nkeep = "metrics"')
+    work(before.plan, before.storage, before.library)
+    methods = '[[method]]\nrecipe = "erm"\n[[method]]\nname = "student"\nrecipe = "distil"\nteacher = "erm"\n'
+    prepared = ready(methods, head='seeds = 1\nkeep = "metrics"')
+    assert state_of(prepared.plan, prepared.storage).done == 1
+    state = work(prepared.plan, prepared.storage, prepared.library)
+    assert (state.done, state.failed) == (2, 0)

@@ -47,6 +47,12 @@ class Method:
     percentile: float = 80.0
     """Of the threshold samples' AUM, for the filter."""
     online: bool = False
+    teacher: str = ""
+    """The row whose runs teach it, for recipes that learn from a teacher: the run of the same seed."""
+    teacher_model: str = ""
+    """The teacher's model, where it is another one than the student's."""
+    scaled_teacher: bool = True
+    """Whether the teacher's temperature is fitted before it teaches."""
     of: str = ""
     """The row whose runs an ensemble is made of."""
     members: int = 0
@@ -180,6 +186,8 @@ def _methods(values: Mapping[str, Any], where: str, tasks: tuple[Task, ...]) -> 
     if twice is not None:
         raise InputError(f"{where}: two methods are called {twice!r}; give one another name")
     for method in methods:
+        if method.teacher:
+            _check_teacher(method, methods, where)
         if method.of and method.of not in names:
             raise InputError(
                 f"{where}: {method.name} is made of {method.of!r}, which is not there{closest(method.of, names)}"
@@ -204,7 +212,8 @@ def _method(table: Mapping[str, Any], where: str, tasks: list[str]) -> list[Meth
     skip = _names(values["skip"], f"{where}.skip") if values.get("skip") else []
     checked_keys(dict.fromkeys(skip), tasks, f"{where}.skip")
     method = Method(**{"name": values.get("subset") or recipe, **values, "recipe": recipe, "skip": tuple(skip)})
-    _text(method.name, f"{where}.name")
+    for key in ("name", "teacher", "teacher_model"):
+        _text(getattr(method, key), f"{where}.{key}")
     if method.subset:
         _one_of(method.subset, _SUBSETS, f"{where}.subset")
     if not isinstance(method.fraction, int | float) or not 0 < method.fraction <= 0.5:
@@ -229,6 +238,19 @@ def _method(table: Mapping[str, Any], where: str, tasks: list[str]) -> list[Meth
     return rows
 
 
+def _check_teacher(method: Method, methods: list[Method], where: str) -> None:
+    earlier = methods[: methods.index(method)]
+    names = [other.name for other in earlier]
+    if method.teacher not in names:
+        hint = closest(method.teacher, names)
+        raise InputError(f"{where}: {method.name} learns from {method.teacher!r}, which no method before it is{hint}")
+    teacher = earlier[names.index(method.teacher)]
+    if teacher.of:
+        raise InputError(f"{where}: {method.name} learns from {method.teacher!r}, an ensemble: name a single method")
+    if set(teacher.skip) - set(method.skip):
+        raise InputError(f"{where}: {method.name} learns from {method.teacher!r}, which skips tasks it does not")
+
+
 def _check_recipe(method: Method, tasks: list[str], where: str) -> None:
     """Refuse a recipe that is not there, options it has not, and guidance it does not take."""
     for task in tasks:
@@ -236,6 +258,9 @@ def _check_recipe(method: Method, tasks: list[str], where: str) -> None:
             recipe = choose(method.recipe, method.options_on(task))
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
+        if recipe.taught != bool(method.teacher):
+            wrong = "needs the name of its teacher" if recipe.taught else "takes no teacher"
+            raise InputError(f"{where}: recipe {method.recipe} {wrong}")
         if method.online and (recipe.guide is None or method.filtered):
             raise InputError(f"{where}: online is for recipes guided by training dynamics, without a filter")
         if method.filtered and recipe.guide is None and not method.subset:

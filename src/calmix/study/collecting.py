@@ -120,7 +120,7 @@ def _seconds(cell: Cell, plan: Plan, storage: Storage) -> float:
     """Return the seconds of training that a cell takes, those of the runs it builds on included."""
     total = 0.0
     for key in cell.runs:
-        for each in (key, *(needed.key for needed in plan.runs[key].needs.values())):
+        for each in (key, *(needed.key for needed in plan.runs[key].builds_on)):
             total += float(_metrics(storage.folder(each)).get("seconds") or 0.0)
     return total
 

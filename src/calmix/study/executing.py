@@ -34,6 +34,8 @@ class Job:
     sets: TaskSets
     dynamics: Path | None
     """The folder of the run that guides it, or whose regions it trains on."""
+    teacher: Path | None = None
+    """The folder of the run that it learns from."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,9 @@ class Failure:
 
 def job_of(spec: Spec, folders: Mapping[str, Path], library: Library) -> Job:
     """Return the job of a run whose needs are met; `folders` has every run's folder by key."""
-    needed = spec.needs.get("dynamics")
-    dynamics = None if needed is None else folders[needed.key]
-    return Job(spec, folders[spec.key], library.sets(spec.task, spec.seed), dynamics)
+    given = {name: folders[needed.key] for name, needed in spec.needs.items()}
+    sets = library.sets(spec.task, spec.seed)
+    return Job(spec, folders[spec.key], sets, given.get("dynamics"), given.get("teacher"))
 
 
 def execute(jobs: Sequence[Job], *, on_progress: OnProgress | None = None) -> Iterator[tuple[Job, Failure | None]]:
@@ -113,6 +115,8 @@ def _asked(job: Job, on_progress: OnProgress | None) -> dict[str, Any]:
         "seed": spec.seed,
         "dynamics": None if spec.subset or job.dynamics is None else job.dynamics,
         "online": spec.online,
+        "teacher": job.teacher,
+        "scaled_teacher": spec.scaled_teacher,
         "on_progress": on_progress,
         **spec.training,
     }
@@ -128,13 +132,17 @@ def _subset(job: Job) -> Examples:
     return train.take(rows)
 
 
-def trim(spec: Spec, folder: Path, keep: str) -> None:
-    """Leave of a finished run what tables need (`keep` = metrics), and a data map that others may be guided by."""
+def trim(spec: Spec, folder: Path, keep: str, *, teaches: bool = False) -> None:
+    """Leave of a finished run what tables need (`keep` = metrics), and a data map that others may be guided by.
+
+    The model is left while the run still `teaches` others.
+    """
     if keep != "metrics" or not is_finished(folder):
         return
-    for name in ("model", "checkpoints", "threshold-1", "threshold-2", "dynamics"):
+    for name in (*(() if teaches else ("model",)), "checkpoints", "threshold-1", "threshold-2", "dynamics"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    (folder / "label_issues.csv").unlink(missing_ok=True)
+    for path in (folder / "label_issues.csv", *folder.glob("teacher-*.parquet")):
+        path.unlink(missing_ok=True)
     guide = folder / "datamap.parquet"
     if spec.what != "map" and not spec.is_plain:
         guide.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """The runs of a study: each known by a hash of all that determines it, shared stages once, in an order that works."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -42,10 +43,16 @@ class Spec:
     filtered: bool = False
     percentile: float = 80.0
     online: bool = False
+    scaled_teacher: bool = True
     needs: Mapping[str, "Spec"] = field(default_factory=dict)
-    """What it is given (`dynamics`) → the run that makes it."""
+    """What it is given (`dynamics`, `teacher`) → the run that makes it."""
     samples: int = 0
     """How many training samples it will see, as far as can be told."""
+
+    @property
+    def builds_on(self) -> list["Spec"]:
+        """All runs that must be made before it, first to last."""
+        return [each for needed in self.needs.values() for each in (*needed.builds_on, needed)]
 
     @property
     def is_plain(self) -> bool:
@@ -72,6 +79,15 @@ class Plan:
     study: Study
     runs: Mapping[str, Spec]
     cells: tuple[Cell, ...]
+
+    @cached_property
+    def students(self) -> dict[str, list[str]]:
+        """Teacher → the runs that learn from it: their keys."""
+        found: dict[str, list[str]] = {}
+        for spec in self.runs.values():
+            if "teacher" in spec.needs:
+                found.setdefault(spec.needs["teacher"].key, []).append(spec.key)
+        return found
 
     @cached_property
     def groups(self) -> list[list[Spec]]:
@@ -110,29 +126,23 @@ class Library:
 
 
 def make_plan(study: Study, library: Library) -> Plan:
-    """Return every run of a study, plain runs that others are guided by before these.
+    """Return every run of a study; those that others are guided by, or learn from, come before these.
 
     Reads all data and looks at every model, so that what is missing is told before anything trains.
     """
-    models = {name: identity(resolve(name)) for name in study.models}
+    planner = _Planner(study, library)
     runs: dict[str, Spec] = {}
     cells = []
-    for task in study.tasks:
-        for model in study.models:
-            for setting, settings in study.settings.items():
-                for method in study.methods:
-                    if task.name in method.skip:
-                        continue
-                    made_of = study.method(method.of) if method.of else method
-                    for place, seed in enumerate(study.seeds):
-                        seeds = _member_seeds(study.seeds, place, method) if method.of else [seed]
-                        keys = []
-                        for each in seeds:
-                            spec = _spec(made_of, task, model, models[model], settings, each, library)
-                            for needed in (*spec.needs.values(), spec):
-                                runs.setdefault(needed.key, needed)
-                            keys.append(spec.key)
-                        cells.append(Cell(task.name, model, setting, method.name, seed, tuple(keys)))
+    for task, model, setting, method in itertools.product(study.tasks, study.models, study.settings, study.methods):
+        if task.name in method.skip:
+            continue
+        made_of = study.method(method.of) if method.of else method
+        for place, seed in enumerate(study.seeds):
+            seeds = _member_seeds(study.seeds, place, method) if method.of else [seed]
+            specs = [planner.spec(made_of, task, model, study.settings[setting], each) for each in seeds]
+            for spec in specs:
+                runs |= {needed.key: needed for needed in (*spec.builds_on, spec) if needed.key not in runs}
+            cells.append(Cell(task.name, model, setting, method.name, seed, tuple(spec.key for spec in specs)))
     # What others build on comes first; otherwise the order of the file.
     order = sorted(runs.values(), key=_depth)
     return Plan(study, {spec.key: spec for spec in order}, tuple(cells))
@@ -153,78 +163,83 @@ def _member_seeds(seeds: tuple[int, ...], place: int, method: Method) -> list[in
     return [*seeds, *more][first:needed]
 
 
-def _spec(
-    method: Method,
-    task: Task,
-    model: str,
-    model_hash: str,
-    settings: Mapping[str, Any],
-    seed: int,
-    library: Library,
-) -> Spec:
-    here = method.tasks.get(task.name, {})
-    training = {**settings, **task.training, **method.training, **here.get("training", {})}
-    check_training(training, f"method {method.name} on {task.name}")
-    options = method.options_on(task.name)
-    recipe = choose(method.recipe, options)
-    needs = {}
-    if method.subset or (recipe.guide is not None and not method.online):
-        # Guided by plain training with the settings of the study, and of this run.
-        plain = Method("plain", training=training)
-        if method.filtered:
-            percentile = here.get("percentile", method.percentile)
-            plain = Method("map", training=training, filtered=True, percentile=percentile)
-        needs["dynamics"] = _build(plain, {}, {}, training, task, model, model_hash, seed, library)
-    return _build(method, options, needs, training, task, model, model_hash, seed, library)
+class _Planner:
+    """Makes the runs of a study, each with those it builds on."""
 
+    def __init__(self, study: Study, library: Library) -> None:
+        self.study, self.library = study, library
+        teachers = [method.teacher_model for method in study.methods if method.teacher_model]
+        self.models = {name: identity(resolve(name)) for name in (*study.models, *teachers)}
 
-def _build(
-    method: Method,
-    options: Mapping[str, Any],
-    needs: Mapping[str, Spec],
-    training: Mapping[str, Any],
-    task: Task,
-    model: str,
-    model_hash: str,
-    seed: int,
-    library: Library,
-) -> Spec:
-    sets = library.sets(task.name, seed)
-    what = "map" if method.filtered and not needs else "train"
-    if what == "map" and sets.train.kind == "choices":
-        raise InputError(
-            f"task {task.name}: the AUM filter is for classes: multiple-choice data has none to add one to"
+    def spec(self, method: Method, task: Task, model: str, settings: Mapping[str, Any], seed: int) -> Spec:
+        """Return the run of a method on a task."""
+        here = method.tasks.get(task.name, {})
+        training = {**settings, **task.training, **method.training, **here.get("training", {})}
+        check_training(training, f"method {method.name} on {task.name}")
+        options = method.options_on(task.name)
+        recipe = choose(method.recipe, options)
+        needs = {}
+        if method.subset or (recipe.guide is not None and not method.online):
+            # Guided by plain training with the settings of this very run.
+            plain = Method("plain", training=training)
+            if method.filtered:
+                percentile = here.get("percentile", method.percentile)
+                plain = Method("map", training=training, filtered=True, percentile=percentile)
+            needs["dynamics"] = self._build(plain, {}, {}, training, task, model, seed)
+        if method.teacher:
+            teacher = self.study.method(method.teacher)
+            needs["teacher"] = self.spec(teacher, task, method.teacher_model or model, settings, seed)
+        return self._build(method, options, needs, training, task, model, seed)
+
+    def _build(
+        self,
+        method: Method,
+        options: Mapping[str, Any],
+        needs: Mapping[str, Spec],
+        training: Mapping[str, Any],
+        task: Task,
+        model: str,
+        seed: int,
+    ) -> Spec:
+        sets = self.library.sets(task.name, seed)
+        what = "map" if method.filtered and not needs else "train"
+        if what == "map" and sets.train.kind == "choices":
+            raise InputError(
+                f"task {task.name}: the AUM filter is for classes: multiple-choice data has none to add one to"
+            )
+        shared = {
+            "what": what,
+            "model": self.models[model],
+            "recipe": recipe_name(method.recipe),
+            "options": dict(options),
+            "training": dict(sorted(training.items())),
+            "subset": [method.subset, method.fraction] if method.subset else None,
+            "filtered": method.percentile if method.filtered else None,
+            "online": method.online or None,
+            "scaled_teacher": method.scaled_teacher if method.teacher else None,
+        }
+        digests = self.library.digests(task.name, seed)
+        given = {name: spec.key for name, spec in needs.items()}
+        groups = {name: spec.group for name, spec in needs.items()}
+        return Spec(
+            key=config_hash({**shared, "data": digests, "seed": seed, "needs": given}),
+            group=config_hash({**shared, "task": task.name, "needs": groups}),
+            what=what,
+            task=task.name,
+            model=model,
+            recipe=method.recipe,
+            options=dict(options),
+            training=training,
+            seed=seed,
+            subset=method.subset,
+            fraction=method.fraction,
+            filtered=method.filtered,
+            percentile=method.percentile,
+            online=method.online,
+            scaled_teacher=method.scaled_teacher,
+            needs=needs,
+            samples=_samples(sets.train, training, method, what),
         )
-    shared = {
-        "what": what,
-        "model": model_hash,
-        "recipe": recipe_name(method.recipe),
-        "options": dict(options),
-        "training": dict(sorted(training.items())),
-        "subset": [method.subset, method.fraction] if method.subset else None,
-        "filtered": method.percentile if method.filtered else None,
-        "online": method.online or None,
-    }
-    digests = library.digests(task.name, seed)
-    given = {name: spec.key for name, spec in needs.items()}
-    return Spec(
-        key=config_hash({**shared, "data": digests, "seed": seed, "needs": given}),
-        group=config_hash({**shared, "task": task.name, "needs": {name: spec.group for name, spec in needs.items()}}),
-        what=what,
-        task=task.name,
-        model=model,
-        recipe=method.recipe,
-        options=dict(options),
-        training=training,
-        seed=seed,
-        subset=method.subset,
-        fraction=method.fraction,
-        filtered=method.filtered,
-        percentile=method.percentile,
-        online=method.online,
-        needs=needs,
-        samples=_samples(sets.train, training, method, what),
-    )
 
 
 def _samples(train: Examples, training: Mapping[str, Any], method: Method, what: str) -> int:

@@ -1,9 +1,10 @@
 """Working through a study: what is finished is left alone, what fails is noted, and others may work beside us."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,6 +59,11 @@ class Storage:
         """Forget that a run failed."""
         self._failure(key).unlink(missing_ok=True)
 
+    def discard(self, key: str) -> None:
+        """Remove a run, so that it is made again."""
+        shutil.rmtree(self.folder(key), ignore_errors=True)
+        self._done.discard(key)
+
     def holding(self, key: str) -> Any:
         """Hold a run against other workers: raises `Busy` where one has it."""
         return locked(self.root / ".working" / key)
@@ -106,6 +112,7 @@ def work(
     No run is begun after `until` (a `time.monotonic()`), and none but those in `only`, if given. Other workers may
     have the same plan and storage: a run is held by one of them, and freed by the system should that one die.
     """
+    _bring_back_teachers(plan, storage)
     with reusing():
         while True:
             began = waiting = False
@@ -142,6 +149,15 @@ def work(
     return state
 
 
+def _bring_back_teachers(plan: Plan, storage: Storage) -> None:
+    """Have runs made again that are to teach, and of which another study kept no more than the figures."""
+    for key, students in plan.students.items():
+        gone = storage.finished(key) and not (storage.folder(key) / "model").is_dir()
+        if gone and not all(storage.finished(student) for student in students):
+            with suppress(Busy), storage.holding(key):
+                storage.discard(key)
+
+
 def _ready(spec: Spec, storage: Storage) -> bool | None:
     """Return whether a run can begin; None where there is nothing to do, since it is done or cannot be."""
     if storage.finished(spec.key) or storage.failure(spec.key) is not None:
@@ -172,7 +188,10 @@ def _make(
         if failure is not None:
             storage.fail(job.spec, failure)
         else:
-            trim(job.spec, job.folder, plan.study.keep)
+            for done in (job.spec, *job.spec.needs.values()):
+                teaches = not all(storage.finished(key) for key in plan.students.get(done.key, []))
+                if done is job.spec or not teaches:
+                    trim(done, storage.folder(done.key), plan.study.keep, teaches=teaches)
         begun = state_of(plan, storage)
         if on_state is not None:
             on_state(replace(begun, current=current))
