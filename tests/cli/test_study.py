@@ -42,6 +42,13 @@ def test_a_study_prints_its_tables_and_goes_on_where_it_was(calmix: Any, file: P
     assert ended.code == 0, ended.err
     assert "ECE (%)" in ended.out
     assert "mine +TS" in ended.out
+    assert ended.out.endswith("page: out/report.html\n")
+    page = (place / "out/report.html").read_bytes()
+    assert calmix("report", "out").out == "page: out/report.html\n"
+    assert (place / "out/report.html").read_bytes() == page
+    (place / "out/report.html").unlink()
+    assert "page:" not in calmix(*words, "--tables", "--no-report").out
+    assert not (place / "out/report.html").exists()
     before = {path: path.stat().st_mtime_ns for path in (place / "out/runs").rglob("metrics.json")}
     assert len(before) == 4
     ended = calmix(*words, "--json")

@@ -105,7 +105,9 @@ def test_every_part_its_script_looks_for_is_there(make_run: Any) -> None:
     from calmix.report.page import _ASSETS, _SCRIPTS
 
     one = read_run(make_run())
-    there = {*Text(run_page(one)).ids, *Text(comparison_page([one, read_run(make_run("other"))])).ids}
+    pages = [run_page(one), comparison_page([one, read_run(make_run("other"))])]
+    there = {id_ for page in pages for id_ in Text(page).ids}
+    there |= set(re.findall(r'id="([\w-]+)"', (_ASSETS / "study.html").read_text(encoding="utf-8")))
     for name in _SCRIPTS:
         wanted = set(re.findall(r'byId\("([\w-]+)"\)', (_ASSETS / name).read_text(encoding="utf-8")))
         assert wanted <= there, name

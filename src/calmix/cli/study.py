@@ -54,6 +54,7 @@ def study(
     cpus: Annotated[float, typer.Option(help="Ray: CPUs per task.", rich_help_panel=_WHERE)] = 1.0,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
     tables: Annotated[bool, typer.Option("--tables", help="Train nothing: make the tables of what is there.")] = False,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no report.html.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and train nothing.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the tables as JSON on stdout, nothing else there.")
@@ -86,10 +87,11 @@ def study(
         with _bar(quiet=as_json) as show:
             make(minutes=minutes, on_state=show)
     done = outcome(prepared)
+    page = None if no_report else _page(out)
     if as_json:
         sys.stdout.write((out / "study.json").read_text(encoding="utf-8"))
     else:
-        _print(done)
+        _print(done, page)
     state = state_of(prepared.plan, prepared.storage)
     if state.open and not tables:
         note(f"{state.open} of {state.total} runs are still to be made: the same command goes on")
@@ -112,7 +114,13 @@ def _list(prepared: "Prepared") -> None:
     print(f"{state.total} runs, {state.done} done, {state.failed} failed; {left:,} training samples to go")
 
 
-def _print(done: "Outcome") -> None:
+def _page(out: Path) -> Path:
+    from calmix.report import write_study_page
+
+    return write_study_page(out)
+
+
+def _print(done: "Outcome", page: Path | None) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table as Grid
@@ -136,6 +144,8 @@ def _print(done: "Outcome") -> None:
                 cells.append(Text(shown(column.figure, entry) + ("*" if stands else ""), style=style))
             grid.add_row(Text(plain(method)), *cells)
         console.print(grid)
+    if page is not None:
+        print(f"page: {page}")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from calmix.report.run_page import write_run_page
     from calmix.report.runs import RunFolder, read_run
     from calmix.report.selective import RiskCurve, draw_risk_coverage, prepare_risk_coverage
+    from calmix.report.study_page import write_study_page
     from calmix.report.verdict import Verdict, prepare_verdict
 
 # File → names. Resolved on first use: a page needs no matplotlib, a figure no jinja2.
@@ -26,6 +27,7 @@ _HOMES = {
     "run_page": "write_run_page",
     "runs": "RunFolder read_run",
     "selective": "RiskCurve draw_risk_coverage prepare_risk_coverage",
+    "study_page": "write_study_page",
     "verdict": "Verdict prepare_verdict",
 }
 _LAZY = {name: f"calmix.report.{home}" for home, names in _HOMES.items() for name in names.split()}
@@ -53,6 +55,7 @@ __all__ = [
     "save_figure",
     "write_comparison",
     "write_run_page",
+    "write_study_page",
 ]
 
 

@@ -25,6 +25,7 @@ _SCRIPTS = (
     "decisions.js",
     "explorer.js",
     "comparison.js",
+    "study.js",
     "main.js",
 )
 

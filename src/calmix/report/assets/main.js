@@ -28,6 +28,7 @@ async function start() {
   confusions();
   if (byId("reliability")) showReliability();
   if (byId("comparison")) showComparison();
+  if (byId("study")) showStudy();
   if (byId("curves")) drawCurves(byId("curves"), byId("curves-table"), data.curves);
   await Promise.all([byId("risk") ? showSelective() : null, byId("cloud") ? showExplorer() : null]);
   document.documentElement.dataset.ready = String(Math.round(performance.now()));
