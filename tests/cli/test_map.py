@@ -32,7 +32,7 @@ def noisy(path: Path) -> Path:
 def test_a_table_becomes_a_map_with_a_picture(calmix: Any, words: Any, place: Path) -> None:
     ended = calmix(*words, "--out", "map")
     assert ended.code == 0, ended.err
-    assert "30 samples mapped over 2 epochs\n" in ended.out
+    assert "30 samples mapped over 2 epochs, recorded on the training pass\n" in ended.out
     assert ended.out.endswith("map: map/datamap.parquet, map/datamap.png\n")
     assert {"datamap.parquet", "label_issues.csv", "datamap.png", "datamap.svg"} <= {
         p.name for p in (place / "map").iterdir()
@@ -134,12 +134,23 @@ def test_what_is_wrong_ends_in_one_line_and_leaves_nothing(calmix: Any, words: A
     assert list(place.iterdir()) == []
 
 
-def test_choices_are_mapped_but_not_filtered(calmix: Any, files: Any, checkpoint: Any, place: Path) -> None:
+def test_choices_are_mapped_and_filtered(calmix: Any, files: Any, checkpoint: Any, place: Path) -> None:
     words = ["map", files["choices"], "--model", checkpoint("bert", choices=True), "--epochs", 1, "--out", "map"]
-    ended = calmix(*words, "--filter")
-    assert (ended.code, ended.err.count("\n")) == (2, 1)
-    assert list(place.iterdir()) == []
-    assert calmix(*words).code == 0
+    ended = calmix(*words, "--filter", "--json")
+    assert ended.code == 0, ended.err
+    assert isinstance(json.loads(ended.out)["dropped_by_filter"], int)
+    assert "kept" in pq.read_table(place / "map" / "datamap.parquet").column_names
+
+
+def test_which_pass_was_recorded_is_said_and_what_a_map_is_worth(calmix: Any, words: Any, place: Path) -> None:
+    ended = calmix(*words, "--epochs", 1, "--lr", 1e-6, "--record", "evaluation", "--out", "map")
+    assert ended.code == 0, ended.err
+    assert "30 samples mapped over 1 epoch, recorded on the evaluation pass\n" in ended.out
+    assert "every sample was seen once" in ended.err
+    assert "hardly learnt anything" in ended.err
+    found = json.loads((place / "map" / "metrics.json").read_text())
+    assert found["recorded_on"] == "evaluation pass"
+    assert len([line for line in found["notes"] if "hardly learnt" in line]) == 1
 
 
 def test_the_table_itself_is_never_overwritten(calmix: Any, checkpoint: Any, place: Path) -> None:

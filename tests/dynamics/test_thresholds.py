@@ -113,3 +113,29 @@ def test_the_pair_of_filters_wants_disjoint_threshold_samples_of_the_same_set():
 def test_a_run_without_threshold_samples_has_no_threshold():
     with pytest.raises(ValueError, match="no threshold sample"):
         aum_filter(run_with([np.nan, 1.0]), [0])
+
+
+def test_of_choices_the_fake_one_comes_after_the_last_of_each_sample():
+    sizes = np.array([2, 4] * 30)
+    labels = np.arange(60) % sizes
+    first, second = threshold_pair(labels, sizes, np.arange(60), rng())
+    for taken in (first, second, threshold_samples(labels, sizes, np.arange(60), rng())):
+        assert (taken.labels == sizes[taken.rows]).all()
+        assert np.bincount(sizes[taken.rows]).tolist() == [0, 0, 30 // 3, 0, 30 // 5]
+        assert (np.diff(taken.rows) > 0).all()
+    assert not set(first.rows) & set(second.rows)
+    literal = threshold_samples(labels, sizes, np.arange(60), rng(), wording="literal")
+    assert (literal.labels != labels[literal.rows]).all()
+    assert (literal.labels <= sizes[literal.rows]).all()
+
+
+def test_samples_that_all_have_as_many_choices_are_as_classes_are():
+    labels = np.arange(40) % 3
+    one, other = threshold_pair(labels, 3, np.arange(40), rng()), threshold_pair(labels, [3] * 40, np.arange(40), rng())
+    for a, b in zip(one, other, strict=True):
+        assert a.rows.tolist() == b.rows.tolist()
+        assert a.labels.tolist() == b.labels.tolist()
+
+
+def test_of_nobody_nobody_is_taken():
+    assert len(threshold_samples([], [], [], rng())) == 0

@@ -175,7 +175,16 @@ def test_the_guide_gives_easy_and_ambiguous_thirds(recipe: Any) -> None:
     assert recorded.variability[side == 1].min() >= recorded.variability[side != 1].max()
 
 
-@pytest.mark.parametrize("options", [{"fraction": 0.7}, {"alpha": -1.0}, {"mixed": -1.0}, {"smoothing": 2.0}])
+@pytest.mark.parametrize("recipe", [tdmixup, informed_mixup])
+def test_a_region_without_anyone_is_refused(recipe: Any) -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(InputError, match=r"a share of 0.01 of 30 samples is nobody"):
+        recipe(fraction=0.01).guide(Dynamics.from_logits(rng.normal(size=(4, 30, 3)), rng.integers(0, 3, 30)))
+
+
+@pytest.mark.parametrize(
+    "options", [{"fraction": 0.7}, {"fraction": 0.0}, {"alpha": -1.0}, {"mixed": -1.0}, {"smoothing": 2.0}]
+)
 def test_numbers_that_cannot_be_meant_are_refused(options: dict[str, float]) -> None:
     with pytest.raises(InputError, match=next(iter(options))):
         tdmixup(**options)

@@ -124,6 +124,15 @@ def test_a_region_smaller_than_half_a_batch_is_cycled(quick: Any) -> None:
     assert np.isfinite([entry["loss"] for entry in run.metrics["epochs"]]).all()
 
 
+@pytest.mark.parametrize("batch_size", [1, 2, 512])
+@pytest.mark.parametrize("options", [{}, {"search": "set"}])
+def test_batches_of_one_and_batches_larger_than_the_data(quick: Any, options: dict[str, str], batch_size: int) -> None:
+    settings = {"recipe": "aum-saliency", "options": options, "online": True, "batch_size": batch_size}
+    run = quick(**settings, **THREE_EPOCHS)
+    assert np.isfinite([entry["loss"] for entry in run.metrics["epochs"]]).all()
+    assert recorded(run.folder).observations.tolist() == [3] * 24
+
+
 @pytest.mark.parametrize("recipe", GUIDED)
 @pytest.mark.parametrize("online", [True, False])
 def test_two_classes_and_a_class_that_a_region_lacks(quick: Any, recipe: str, online: bool) -> None:

@@ -15,7 +15,7 @@ from calmix.dynamics import Dynamics, label_issues, regions
 from calmix.errors import InputError
 from calmix.mixing import choose
 from calmix.recipes import Recipe, clean
-from calmix.training.mapping import check_guided, known_dynamics, map_table, write_map
+from calmix.training.mapping import check_guided, known_dynamics, map_notes, map_table, write_map
 
 COLUMNS = [
     "id",
@@ -183,3 +183,41 @@ def test_only_guided_recipes_take_dynamics(tmp_path: Path) -> None:
     for arguments in ((plain, tmp_path, False), (plain, None, True), (guided, tmp_path, True)):
         with pytest.raises(InputError, match=r"--dynamics|--online"):
             check_guided(*arguments, examples)
+
+
+def test_a_map_of_what_was_learnt_in_several_epochs_needs_no_note() -> None:
+    examples = tiny.examples(60)
+    assert map_notes(seen(examples, wrong=(4, 7), never=(2,))) == []
+    assert map_notes(seen(examples, never=tuple(range(60)))) == []
+
+
+def test_one_epoch_has_no_variability_and_that_is_said() -> None:
+    logits = np.eye(3)[None, [0, 1, 2] * 4]
+    notes = map_notes(Dynamics.from_logits(logits, np.arange(12) % 3))
+    assert notes == ["map: every sample was seen once, so there is no variability; regions go by confidence alone"]
+
+
+@pytest.mark.parametrize(("right", "said"), [(20, True), (27, True), (28, False), (60, False)])
+def test_a_model_that_hardly_learnt_is_said_to_have(right: int, said: bool) -> None:
+    """Of 60 labels in three classes: 20 is what the most frequent makes, 28 a fifth of the rest more."""
+    labels = np.arange(60) % 3
+    told = np.where(np.arange(60) < right, labels, (labels + 1) % 3)
+    notes = map_notes(Dynamics.from_logits(np.stack([np.eye(3)[told] * e for e in (1, 2)]), labels))
+    assert any("hardly learnt" in note for note in notes) == said
+    if said:
+        assert (
+            f"{right / 60:.0%} of the training labels right at the end, the most frequent alone makes 33%" in notes[0]
+        )
+
+
+def test_a_class_that_a_region_lacks_is_named() -> None:
+    labels = np.array([0] * 8 + [1] * 8 + [2] * 8)
+    sure = np.eye(3)[labels] * 5
+    unsure = sure.copy()
+    unsure[8:16] = 0.1 * np.eye(3)[labels[8:16]]  # the second class is learnt late, and so ambiguous
+    sure[:8] *= 2
+    dynamics = Dynamics.from_logits(np.stack([unsure, sure]), labels, label_names=("a", "b", "c"))
+    assert map_notes(dynamics) == [
+        "map: no easy sample has the label b, c",
+        "map: no ambiguous sample has the label a, c",
+    ]

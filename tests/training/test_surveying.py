@@ -59,6 +59,7 @@ def test_every_row_is_mapped_and_what_was_on_the_way_is_cleared_away(mapped: Qui
     assert table["observations"].to_pylist() == [2] * 30
     assert done.dynamics.labels.tolist() == examples.labels.tolist()
     assert done.figures == json.loads((done.folder / "metrics.json").read_text())
+    assert done.figures["recorded_on"] == "training pass"
     assert done.figures["label_issues"] == label_issues(done.dynamics).flagged.sum()
     assert done.kept is None
 
@@ -99,6 +100,38 @@ def test_the_filter_judges_easy_samples_alone_by_two_runs_with_other_threshold_s
         cut = np.percentile(run.aum[sorted(fake)], 80)
         assert [done.kept[row] for row in sorted(judged)] == [run.aum[row] >= cut for row in sorted(judged)]
     assert sorted(p.name for p in (done.folder / "threshold-1").iterdir()) == ["dynamics.parquet", "log.jsonl"]
+
+
+@pytest.mark.parametrize("counts", [(4,), (2, 3)])
+def test_the_filter_of_choices_gives_everyone_one_more_choice(mapped: Quick, checkpoint: Any, counts: Any) -> None:
+    examples = tiny.examples(48, kind="choices", counts=counts)
+    done = mapped(examples=examples, model=str(checkpoint("bert", choices=True)), filtered=True, epochs=3)
+    easy, _ = easy_and_ambiguous(done.dynamics)
+    assert done.kept is not None
+    assert set(np.flatnonzero(~done.kept)) <= set(easy)
+    runs = [Dynamics.load(done.folder / f"threshold-{turn}" / "dynamics.parquet") for turn in (1, 2)]
+    sizes = examples.choice_counts
+    assert sizes is not None
+    fakes = [set(np.flatnonzero(run.labels == sizes)) for run in runs]
+    assert not fakes[0] & fakes[1]
+    assert fakes[0] | fakes[1] <= set(easy)
+    for fake in fakes:
+        assert fake
+        for size in counts:
+            assert sum(sizes[row] == size for row in fake) <= sum(sizes[easy] == size) // (size + 1)
+    for run, fake, judged in zip(runs, fakes, (set(easy) - fakes[0], fakes[0]), strict=True):
+        others = [row for row in range(48) if row not in fake]
+        assert run.labels[others].tolist() == examples.labels[others].tolist()
+        cut = np.percentile(run.aum[sorted(fake)], 80)
+        assert [done.kept[row] for row in sorted(judged)] == [run.aum[row] >= cut for row in sorted(judged)]
+
+
+def test_an_evaluation_pass_is_recorded_in_all_runs_of_a_map(mapped: Quick) -> None:
+    done = mapped(record="evaluation", filtered=True)
+    assert done.figures["recorded_on"] == done.dynamics.recorded_on == "evaluation pass"
+    for turn in (1, 2):
+        assert Dynamics.load(done.folder / f"threshold-{turn}" / "dynamics.parquet").recorded_on == "evaluation pass"
+    assert (mapped("other").dynamics.aum != done.dynamics.aum).all()
 
 
 def test_a_lower_percentile_keeps_more(mapped: Quick) -> None:
@@ -156,9 +189,6 @@ def test_a_finished_or_another_map_is_not_touched(mapped: Quick, tree: Any, tmp_
     assert tree(tmp_path) == before
 
 
-CHOICES = tiny.examples(30, kind="choices")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -166,7 +196,8 @@ CHOICES = tiny.examples(30, kind="choices")
         ({"max_length": 1}, "--max-length must be at least 2"),
         ({"max_length": 2}, "leaves no room for text"),
         ({"model": "no/such-model-here"}, "no/such-model-here"),
-        ({"filtered": True, "examples": CHOICES}, "multiple-choice data has none"),
+        ({"filtered": True, "examples": tiny.examples(5, kind="choices")}, "5 rows are too few for --filter"),
+        ({"record": "nothing"}, "--record must be one of training, evaluation"),
         ({"filtered": True, "percentile": 100}, "--percentile must be between 0 and 100"),
         ({"filtered": True, "percentile": float("nan")}, "--percentile must be between 0 and 100"),
         ({"filtered": True, "examples": tiny.examples(9)}, "9 rows are too few for --filter"),

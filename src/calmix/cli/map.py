@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calmix.cli.parsing import Record
 from calmix.cli.showing import note, print_json, training_bar
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ def map_(
         bool, typer.Option("--filter", help="Two more runs with threshold samples judge the easy samples (TDMixUp).")
     ] = False,
     percentile: Annotated[float, typer.Option(help="Of the threshold samples' AUM, for --filter.")] = 80.0,
+    record: Annotated[
+        Record, typer.Option(help="Record the training steps, or a pass after each epoch (a third more time).")
+    ] = Record.training,
     clean: Annotated[
         Path | None, typer.Option(help="Also write TRAIN without the rows whose label looks wrong.")
     ] = None,
@@ -87,6 +91,7 @@ def map_(
             seed=seed,
             filtered=filtered,
             percentile=percentile,
+            record=record.value,
             on_progress=None if bar is None else lambda _stage, progress: bar(progress),
             on_done=complete,
         )
@@ -101,7 +106,10 @@ def map_(
         print_json({"folder": str(out), **done.figures})
         return
     figures = done.figures
-    print(f"{figures['n']:,} samples mapped over {figures['epochs']} epochs")
+    for line in figures["notes"]:
+        note(line)
+    counted = "1 epoch" if figures["epochs"] == 1 else f"{figures['epochs']} epochs"
+    print(f"{figures['n']:,} samples mapped over {counted}, recorded on the {figures['recorded_on']}")
     print(f"{figures['label_issues']:,} labels look wrong: {out / 'label_issues.csv'}")
     if figures["dropped_by_filter"] is not None:
         print(f"{figures['dropped_by_filter']:,} easy samples are below the threshold samples and marked as not kept")

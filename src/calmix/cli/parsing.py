@@ -1,10 +1,18 @@
-"""KEY=VALUE words of the command line."""
+"""Words of the command line that more than one command takes."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 
 from calmix.errors import InputError
 
-__all__ = ["named_files", "pairs", "weights"]
+__all__ = ["Record", "named_files", "pairs", "weights"]
+
+
+class Record(StrEnum):
+    """Which logits training dynamics are made of."""
+
+    training = "training"
+    evaluation = "evaluation"
 
 
 def pairs(words: Sequence[str], option: str, form: str = "KEY=VALUE") -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calmix.cli.parsing import named_files, pairs, weights
+from calmix.cli.parsing import Record, named_files, pairs, weights
 from calmix.cli.showing import figures_table, guarantee_lines, note, plain, print_json, training_bar
 
 if TYPE_CHECKING:
@@ -32,11 +32,6 @@ class _Select(StrEnum):
     accuracy = "accuracy"
     mcc = "mcc"
     none = "none"
-
-
-class _Record(StrEnum):
-    training = "training"
-    evaluation = "evaluation"
 
 
 class _Precision(StrEnum):
@@ -138,12 +133,12 @@ def train(
         ),
     ] = False,
     record: Annotated[
-        _Record,
+        Record,
         typer.Option(
-            help="Training dynamics from the training steps, or from a pass after each epoch (a third more time).",
+            help="Training dynamics of the training steps, or of a pass after each epoch (a third more time).",
             rich_help_panel=_TRAINING,
         ),
-    ] = _Record.training,
+    ] = Record.training,
     guarantee: Annotated[
         float | None,
         typer.Option(

@@ -30,7 +30,7 @@ class Relabelling:
 
 def threshold_samples(
     labels: ArrayLike,
-    n_classes: int,
+    n_classes: int | ArrayLike,
     rows: ArrayLike,
     rng: np.random.Generator,
     *,
@@ -44,26 +44,37 @@ def threshold_samples(
 
     "literal", Park & Caragea (NAACL 2022) as worded: n / (c + 1) rows of each class, most of the region, get any
     label but their own, the non-existent one included.
+
+    For multiple choice `n_classes` are the choices of each sample, and the fake class is one more choice. Samples
+    with equally many choices are a region of their own; their classes are the places of the right choice.
     """
-    gold, members, by_class = _grouped(labels, n_classes, rows, rng)
-    if wording == "literal":
-        per_class = len(members) // (n_classes + 1)
-        chosen = np.sort(np.concatenate([part[:per_class] for part in by_class]))
-        # A draw from the n_classes labels that are not one's own: skip over it.
-        drawn = rng.integers(n_classes, size=len(chosen))
-        return Relabelling(chosen, drawn + (drawn >= gold[chosen]))
-    if wording != "balanced":
+    if wording not in ("balanced", "literal"):
         raise ValueError(f"wording is 'balanced' or 'literal', not {wording!r}")
-    return _fake(_shares(members, by_class, n_classes, rng), by_class, 0, n_classes)
+    found = []
+    for size, part in _by_size(n_classes, rows):
+        gold, members, by_class = _grouped(labels, size, part, rng)
+        if wording == "literal":
+            per_class = len(members) // (size + 1)
+            chosen = np.sort(np.concatenate([some[:per_class] for some in by_class]))
+            # A draw from the labels that are not one's own: skip over it.
+            drawn = rng.integers(size, size=len(chosen))
+            found.append(Relabelling(chosen, drawn + (drawn >= gold[chosen])))
+        else:
+            found.append(_fake(_shares(members, by_class, size, rng), by_class, 0, size))
+    return _joined(found)
 
 
 def threshold_pair(
-    labels: ArrayLike, n_classes: int, rows: ArrayLike, rng: np.random.Generator
+    labels: ArrayLike, n_classes: int | ArrayLike, rows: ArrayLike, rng: np.random.Generator
 ) -> tuple[Relabelling, Relabelling]:
     """Return two disjoint, balanced sets of threshold samples, for two runs that together judge every sample."""
-    _, members, by_class = _grouped(labels, n_classes, rows, rng)
-    shares = _shares(members, by_class, n_classes, rng)
-    return _fake(shares, by_class, 0, n_classes), _fake(shares, by_class, 1, n_classes)
+    first, second = [], []
+    for size, part in _by_size(n_classes, rows):
+        _, members, by_class = _grouped(labels, size, part, rng)
+        shares = _shares(members, by_class, size, rng)
+        first.append(_fake(shares, by_class, 0, size))
+        second.append(_fake(shares, by_class, 1, size))
+    return _joined(first), _joined(second)
 
 
 def aum_filter(dynamics: Dynamics, thresholds: Relabelling | ArrayLike, *, k: float = 80) -> NDArray[np.int64]:
@@ -111,6 +122,23 @@ def _cut(dynamics: Dynamics, fake: NDArray[np.int64], k: float) -> float:
     if not np.isfinite(aum).any():
         raise ValueError("no threshold sample has an AUM: train on them with their new labels first")
     return float(np.percentile(aum[np.isfinite(aum)], k))
+
+
+def _by_size(n_classes: int | ArrayLike, rows: ArrayLike) -> list[tuple[int, NDArray[np.int64]]]:
+    """The rows with equally many classes (or choices), by their number."""
+    members = np.asarray(rows, dtype=np.int64)
+    if isinstance(n_classes, int):
+        return [(n_classes, members)]
+    sizes = np.asarray(n_classes, dtype=np.int64)[members]
+    return [(int(size), members[sizes == size]) for size in np.unique(sizes)]
+
+
+def _joined(parts: list[Relabelling]) -> Relabelling:
+    none = Relabelling(np.empty(0, np.int64), np.empty(0, np.int64))
+    rows = np.concatenate([part.rows for part in (none, *parts)])
+    labels = np.concatenate([part.labels for part in (none, *parts)])
+    order = np.argsort(rows)
+    return Relabelling(rows[order], labels[order])
 
 
 def _grouped(

@@ -12,7 +12,7 @@ from calmix.dynamics import Dynamics, aum_halves, easy_and_ambiguous
 from calmix.errors import InputError
 from calmix.mixing import terms
 from calmix.mixing.bank import Kind, Search, from_bank
-from calmix.mixing.checking import check_range
+from calmix.mixing.checking import check_positive, check_range
 from calmix.mixing.levels import Level, mixed_logits
 from calmix.mixing.pairing import Similarity, across, by_saliency, sides
 from calmix.mixing.recipe import Recipe
@@ -177,6 +177,7 @@ def _easy_and_ambiguous(
 ) -> Recipe:
     check_range("alpha", alpha)
     check_range("mixed", mixed)
+    check_positive("fraction", fraction)
     check_range("fraction", fraction, high=0.5)
     check_range("smoothing", smoothing, high=1)
     plain = terms.clean(smoothing=smoothing if smooth_clean else 0.0)
@@ -193,6 +194,8 @@ def _easy_and_ambiguous(
 
     def guide(dynamics: Dynamics) -> Mapping[str, NDArray[Any]]:
         easy, ambiguous = easy_and_ambiguous(dynamics, fraction=fraction)
+        if len(easy) == 0:
+            raise InputError(f"a share of {fraction:g} of {len(dynamics)} samples is nobody: give a larger fraction")
         side = np.full(len(dynamics), -1, dtype=np.int8)
         side[easy], side[ambiguous] = 0, 1
         return {_SIDE: side}

@@ -8,7 +8,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from calmix.data import Examples, read_table, write_table
-from calmix.dynamics import Dynamics, Region, label_issues, regions
+from calmix.dynamics import Dynamics, Region, absent_classes, label_issues, regions
 from calmix.errors import InputError
 from calmix.mixing import Recipe
 from calmix.training.folder import file_hash
@@ -63,6 +63,30 @@ def map_table(dynamics: Dynamics, kept: NDArray[np.bool_] | None = None) -> pa.T
     table = dynamics.to_table().append_column("region", pa.array(region, pa.string()))
     table = table.append_column("suspected", pa.array(suspected, pa.string()))
     return table if kept is None else table.append_column("kept", pa.array(kept))
+
+
+def map_notes(dynamics: Dynamics) -> list[str]:
+    """Return what someone who reads a map should know about it."""
+    if not dynamics.was_observed:
+        return []
+    notes = []
+    if not dynamics.has_spread:
+        notes.append("map: every sample was seen once, so there is no variability; regions go by confidence alone")
+    seen = (dynamics.observations > 0) & (dynamics.labels >= 0)
+    right = float((dynamics.last_prediction == dynamics.labels)[seen].mean())
+    usual = float(np.bincount(dynamics.labels[seen]).max() / seen.sum())
+    # Of what a constant answer gets wrong, not a fifth is right.
+    if right < usual + (1 - usual) / 5:
+        notes.append(
+            f"map: the model has hardly learnt anything ({right:.0%} of the training labels right at the end, the most "
+            f"frequent alone makes {usual:.0%}): regions and suspects say little; try more --epochs or a higher --lr"
+        )
+    named = dynamics.label_names
+    for region in (Region.EASY, Region.AMBIGUOUS):
+        absent = absent_classes(dynamics, np.flatnonzero(regions(dynamics) == region)) if named else ()
+        if absent:
+            notes.append(f"map: no {region.name.lower()} sample has the label {', '.join(named[k] for k in absent)}")
+    return notes
 
 
 def known_dynamics(source: str | Path, examples: Examples) -> Known:

@@ -32,7 +32,7 @@ from calmix.training.launching import (
     start_trackers,
 )
 from calmix.training.loop import Progress, fit, predict_everywhere
-from calmix.training.mapping import Known, check_guided, known_dynamics, write_map
+from calmix.training.mapping import Known, check_guided, known_dynamics, map_notes, write_map
 from calmix.training.naming import recipe_name
 from calmix.training.optimising import Schedule, adamw, check_hyper
 from calmix.training.preparing import ClassWeights, Sets, Source, class_weights_of, prepare_sets
@@ -359,8 +359,8 @@ def stages(
         logits = {name: predict_everywhere(network, packed[name], accelerator) for name in judged}
         for tracker in accelerator.trackers:
             tracker.finish()
-        notes += _told(partner_notes(method, done.history), tell)
         recorded = guidance.dynamics(ids=sets.train.ids, label_names=sets.train.label_names)
+        notes += _told(partner_notes(method, done.history) + map_notes(recorded), tell)
         facts = {
             "best_epoch": done.best_epoch,
             "epochs": done.history,

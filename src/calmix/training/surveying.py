@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,28 +13,22 @@ import torch
 from numpy.typing import NDArray
 
 from calmix.data import Examples, write_json
-from calmix.dynamics import (
-    Dynamics,
-    aum_filter_pair,
-    easy_and_ambiguous,
-    label_issues,
-    threshold_pair,
-)
+from calmix.dynamics import Dynamics, label_issues
 from calmix.errors import InputError
 from calmix.mixing import choose, fill_tokens
 from calmix.models import encode, identity, load_for_training, resolve, usable_length
 from calmix.training.batches import training_set
+from calmix.training.filtering import check_enough, judged_easy
 from calmix.training.folder import abandon, begin_run, find_run, locked
 from calmix.training.guiding import Guidance, Record
 from calmix.training.launching import accelerator_for, from_main, precision_for, processes
 from calmix.training.loop import Progress, fit
-from calmix.training.mapping import write_map
+from calmix.training.mapping import map_notes, write_map
 from calmix.training.optimising import check_hyper
 from calmix.training.preparing import check_learnable
 
 __all__ = ["Survey", "survey"]
 
-_FAKE = "(threshold sample)"
 _RECORDED = "dynamics.parquet"
 
 
@@ -113,7 +107,7 @@ def survey(
             return _recorded(data, folder, pretrained, hyper, max_length, record, precision, checkpoint_minutes, show)
 
         dynamics = recorded(examples, out, "mapping")
-        kept = _filter(examples, dynamics, out, percentile, seed, recorded) if filtered else None
+        kept = judged_easy(examples, dynamics, out, percentile, seed, recorded) if filtered else None
         done = Survey(out, dynamics, kept, _figures(dynamics, kept))
         from_main(partial(_write, done, examples, on_done))
     return done
@@ -124,13 +118,9 @@ def _check(examples: Examples, filtered: bool, percentile: float) -> None:
     check_learnable(examples)
     if not filtered:
         return
-    if examples.kind == "choices":
-        raise InputError("the AUM filter is for classes: multiple-choice data has none to add a false one to")
     if not 0 < percentile < 100:
         raise InputError(f"--percentile must be between 0 and 100, not {percentile}")
-    if int(len(examples) / 3 + 0.5) // (len(examples.label_names) + 1) == 0:
-        where = examples.source or "the data"
-        raise InputError(f"{where}: {len(examples)} rows are too few for --filter: no threshold sample could be made")
+    check_enough(examples)
 
 
 def _claim(held: ExitStack, out: Path, config: Mapping[str, Any], decided: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,32 +140,6 @@ def _write(done: Survey, examples: Examples, on_done: Callable[[Survey], None] |
         on_done(done)
     write_json(done.folder / "metrics.json", done.figures)
     (done.folder / _RECORDED).unlink(missing_ok=True)  # the map has it all
-
-
-def _filter(
-    examples: Examples,
-    dynamics: Dynamics,
-    out: Path,
-    percentile: float,
-    seed: int,
-    recorded: Callable[[Examples, Path, str], Dynamics],
-) -> NDArray[np.bool_]:
-    """Return which samples stay: all but the easy ones that two runs with threshold samples judge mislabelled."""
-    easy, _ = easy_and_ambiguous(dynamics)
-    names = examples.label_names
-    pair = threshold_pair(examples.labels, len(names), easy, np.random.default_rng([seed, 1]))
-    judged = [
-        recorded(
-            replace(examples, labels=fake.applied(examples.labels), label_names=(*names, _FAKE), targets=None),
-            out / f"threshold-{turn}",
-            f"threshold run {turn}",
-        )
-        for turn, fake in enumerate(pair, start=1)
-    ]
-    stays = aum_filter_pair(judged[0], pair[0], judged[1], pair[1], k=percentile)
-    kept = np.ones(len(examples), dtype=np.bool_)
-    kept[easy] = np.isin(easy, stays)
-    return kept
 
 
 def _recorded(
@@ -237,4 +201,5 @@ def _figures(dynamics: Dynamics, kept: NDArray[np.bool_] | None) -> dict[str, An
         "median_aum": float(np.nanmedian(dynamics.aum)),
         "label_issues": int(issues.flagged.sum()),
         "dropped_by_filter": None if kept is None else int((~kept).sum()),
+        "notes": map_notes(dynamics),
     }
