@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from calmix.study import executing
 from calmix.study.executing import execute, job_of, trim
 from calmix.training.mapping import known_dynamics
 
@@ -79,3 +80,24 @@ def test_what_is_kept_for_tables_is_little(ready: Any, tmp_path: Path) -> None:
     assert not (jobs[1].folder / "datamap.parquet").exists()
     assert "text" not in pq.read_table(jobs[0].folder / "datamap.parquet").column_names
     assert len(known_dynamics(jobs[0].folder, jobs[0].sets.train).dynamics) == 30
+
+
+def test_where_seeds_are_trained_together_each_failure_is_its_own(
+    ready: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = ready('[[method]]\nsubset = "easy"\n')
+    jobs = _jobs(prepared, prepared.plan.groups[1], tmp_path / "runs")
+    list(execute(_jobs(prepared, prepared.plan.groups[0][:1], tmp_path / "runs")))
+    monkeypatch.setattr(executing.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(executing, "train_together", lambda asked: [None for _ in asked])
+    # The second one's map is not there.
+    found = {job.spec.seed: failure for job, failure in execute(jobs)}
+    assert found[0] is None
+    assert "holds no recorded dynamics" in found[1].error
+
+    def broken(_asked: Any) -> Any:
+        raise RuntimeError("out of everything")
+
+    monkeypatch.setattr(executing, "train_together", broken)
+    found = {job.spec.seed: failure for job, failure in execute(jobs)}
+    assert found[0].error == "RuntimeError: out of everything"

@@ -14,6 +14,7 @@ from calmix.study.writing import column_title, latex, shown
 def test_everything_is_written(finished: Any) -> None:
     names = {path.name for path in finished.order.out.iterdir()}
     assert {"study.md", "study.tex", "study.json", "study.parquet", "tables.csv", "runs"} <= names
+    assert {"study-in.png", "study-in.svg", "study-out.png", "study-out.svg"} <= names
 
 
 def test_the_page_says_what_its_figures_are_and_takes_no_column_from_a_title(finished: Any) -> None:

@@ -4,10 +4,13 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from calmix.errors import InputError
+from calmix.report.figures import save_figure
+from calmix.report.methods import draw_methods, prepare_methods
 from calmix.study.asking import read_study
 from calmix.study.collecting import collect
 from calmix.study.grid import Library, Plan, make_plan
@@ -97,4 +100,11 @@ def outcome(prepared: Prepared) -> Outcome:
     rows = collect(plan, storage)
     tables = tabulate(plan, storage, rows)
     write_outcome(prepared.order.out, plan, storage, rows, tables)
+    if rows and find_spec("matplotlib") is not None:
+        for domain, title in (("in", "in domain"), ("out", "out of domain")):
+            draw = [row for row in rows if row["domain"] == domain and row["data"] != "dev"]
+            if draw:
+                figure = draw_methods(prepare_methods(draw), title=title)
+                for kind in ("png", "svg"):
+                    save_figure(figure, prepared.order.out / f"study-{domain}.{kind}")
     return Outcome(plan, state_of(plan, storage), rows, tables)

@@ -60,9 +60,7 @@ def execute(jobs: Sequence[Job], *, on_progress: OnProgress | None = None) -> It
     at once does it here.
     """
     if len(jobs) > 1 and all(job.spec.what == "train" for job in jobs) and torch.cuda.is_available():
-        made = train_together([_asked(job, on_progress) for job in jobs])
-        for job, outcome in zip(jobs, made, strict=True):
-            yield job, _failure(outcome) if isinstance(outcome, Exception) else None
+        yield from _together(jobs, on_progress)
         return
     for job in jobs:
         try:
@@ -71,6 +69,21 @@ def execute(jobs: Sequence[Job], *, on_progress: OnProgress | None = None) -> It
             yield job, _failure(error)
         else:
             yield job, None
+
+
+def _together(jobs: Sequence[Job], on_progress: OnProgress | None) -> Iterator[tuple[Job, Failure | None]]:
+    asked: dict[int, dict[str, Any]] = {}
+    for place, job in enumerate(jobs):
+        try:
+            asked[place] = _asked(job, on_progress)
+        except Exception as error:  # its region is empty, or its map damaged
+            yield job, _failure(error)
+    try:
+        made: Sequence[object] = train_together(list(asked.values()))
+    except Exception as error:
+        made = [error] * len(asked)
+    for place, outcome in zip(asked, made, strict=True):
+        yield jobs[place], _failure(outcome) if isinstance(outcome, Exception) else None
 
 
 def _failure(error: Exception) -> Failure | None:
