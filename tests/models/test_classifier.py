@@ -140,6 +140,9 @@ def test_the_checkpoint_of_a_run_is_inside_it(tmp_path: Path, checkpoint: Any) -
     (tmp_path / "run.toml").touch()
     with pytest.raises(InputError, match="not finished"):
         checkpoint_of(tmp_path)
+    (tmp_path / "metrics.json").touch()
+    with pytest.raises(InputError, match="the model of the run in it was not kept"):
+        checkpoint_of(tmp_path)
     (tmp_path / "model").mkdir()
     assert checkpoint_of(tmp_path) == str(tmp_path / "model")
 

@@ -96,6 +96,47 @@ def test_how_many_samples_a_run_sees_is_told(ready: Any) -> None:
     assert [spec.samples for spec in plan.runs.values()] == [60, 60, 19, 19]
 
 
+TAUGHT = """
+[[method]]
+name = "informed"
+recipe = "informed-mixup"
+[[method]]
+name = "student"
+recipe = "distil"
+teacher = "informed"
+[[method]]
+name = "next student"
+recipe = "distil"
+teacher = "student"
+scaled_teacher = false
+"""
+
+
+def test_a_student_needs_the_run_of_its_teachers_row_and_what_that_needs(ready: Any) -> None:
+    plan = ready(TAUGHT).plan
+    order = [spec.recipe for spec in plan.runs.values()]
+    assert order == ["erm"] * 2 + ["informed-mixup"] * 2 + ["distil"] * 4
+    first, again = (_of(plan, recipe="distil", scaled_teacher=scaled) for scaled in (True, False))
+    for spec, next_ in zip(first, again, strict=True):
+        assert spec.needs["teacher"].recipe == "informed-mixup"
+        assert spec.needs["teacher"].seed == spec.seed
+        assert next_.needs["teacher"].key == spec.key
+        assert [needed.recipe for needed in next_.builds_on] == ["erm", "informed-mixup", "distil"]
+    assert plan.students == {s.needs["teacher"].key: [s.key] for s in (*first, *again)}
+    assert [[spec.seed for spec in group] for group in plan.groups] == [[0, 1]] * 4
+
+
+def test_the_map_and_the_teacher_may_be_of_another_model(ready: Any, checkpoint: Any) -> None:
+    one, other = str(checkpoint("bert")), str(checkpoint("roberta"))
+    across = f'[[method]]\nname = "KD"\nrecipe = "distil"\nteacher = "informed"\nteacher_model = "{other}"\n'
+    plan = ready(TAUGHT + across, head=f'seeds = 1\nmap_model = "{other}"').plan
+    assert {spec.model for spec in _of(plan, recipe="erm")} == {other}
+    rows = {cell.method: plan.runs[cell.runs[0]] for cell in plan.cells}
+    assert (rows["student"].needs["teacher"].model, rows["KD"].needs["teacher"].model) == (one, other)
+    assert rows["KD"].needs["teacher"].needs["dynamics"].key == rows["informed"].needs["dynamics"].key
+    assert len(plan.runs) == 6
+
+
 def test_what_is_missing_is_told_before_anything_trains(ready: Any) -> None:
     with pytest.raises(InputError, match="no such file"):
         ready(task='[task.t]\ntrain = "tiny/train"\ntest = "tiny/nothing"')

@@ -66,6 +66,20 @@ def test_without_random_draws_each_run_is_the_one_it_would_be_alone(calm: Path, 
         assert (beside / "run.toml").read_text() != ""
 
 
+def test_each_student_has_a_teacher_of_its_own(calm: Path, checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    teachers = [checkpoint("roberta"), checkpoint("electra")]
+    taught = {"recipe": "distil", "options": {"alpha": 0.1}}
+    both = [asked(calm, tmp_path / "beside", seed, teacher=teachers[seed], **taught) for seed in range(2)]
+    alone = [train(**asked(calm, tmp_path / "alone", seed, teacher=teachers[seed], **taught)) for seed in range(2)]
+    beside = train_together(both, on_cpu=True)
+    for one, other in zip(alone, beside, strict=True):
+        assert isinstance(other, Run)
+        assert other.metrics["trained_beside"] == 1
+        expected, found = (load_file(run.model / "model.safetensors") for run in (one, other))
+        for name, weight in expected.items():
+            torch.testing.assert_close(found[name], weight, rtol=2e-2, atol=2e-3, msg=name)
+
+
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name not in NEED_MORE])
 def test_every_recipe_trains_several_seeds_at_once(
     recipe: str, checkpoint: Callable[..., Path], tmp_path: Path

@@ -95,6 +95,8 @@ def checkpoint_of(folder: str | Path) -> str:
     path = Path(folder)
     if not (path / "run.toml").is_file():
         return str(folder)
+    if not (path / "model").is_dir() and (path / "metrics.json").is_file():
+        raise InputError(f"{folder}: the model of the run in it was not kept: remove the folder and train it again")
     if not (path / "model").is_dir():
         raise InputError(f"{folder}: the run in it is not finished: repeat its command to go on")
     return str(path / "model")

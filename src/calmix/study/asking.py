@@ -81,6 +81,8 @@ class Study:
     keep: str = "all"
     figures: tuple[str, ...] = _SHOWN
     note: str = ""
+    map_model: str = ""
+    """The model whose plain runs guide all others; each model's own if not given."""
     paper: PaperFigures | None = None
     """What a paper reports for the same methods."""
 
@@ -107,7 +109,7 @@ def read_study(path: Path) -> Study:
 def parse_study(values: Mapping[str, Any], where: str, name: str) -> Study:
     """Return the study in a parsed TOML file, without the paper's figures."""
     known = ["title", "note", "tasks", "models", "seeds", "baseline", "bins", "spread", "keep", "figures", "training",
-             "task", "method", "paper"]  # fmt: skip
+             "task", "method", "paper", "map_model"]  # fmt: skip
     checked_keys(values, known, where)
     tasks = _tasks(values, where)
     methods = _methods(values, where, tasks)
@@ -128,6 +130,7 @@ def parse_study(values: Mapping[str, Any], where: str, name: str) -> Study:
         keep=_one_of(values.get("keep", "all"), ("all", "metrics"), f"{where}.keep"),
         figures=tuple(_one_of(f, FIGURES, f"{where}.figures") for f in values.get("figures", _SHOWN)),
         note=_text(values.get("note", ""), f"{where}.note"),
+        map_model=_text(values.get("map_model", ""), f"{where}.map_model"),
     )
     for task, method, setting in itertools.product(study.tasks, study.methods, study.settings.values()):
         if not method.of:

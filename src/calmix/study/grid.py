@@ -168,8 +168,8 @@ class _Planner:
 
     def __init__(self, study: Study, library: Library) -> None:
         self.study, self.library = study, library
-        teachers = [method.teacher_model for method in study.methods if method.teacher_model]
-        self.models = {name: identity(resolve(name)) for name in (*study.models, *teachers)}
+        others = {study.map_model, *(method.teacher_model for method in study.methods)} - {""}
+        self.models = {name: identity(resolve(name)) for name in {*study.models, *others}}
 
     def spec(self, method: Method, task: Task, model: str, settings: Mapping[str, Any], seed: int) -> Spec:
         """Return the run of a method on a task."""
@@ -185,7 +185,7 @@ class _Planner:
             if method.filtered:
                 percentile = here.get("percentile", method.percentile)
                 plain = Method("map", training=training, filtered=True, percentile=percentile)
-            needs["dynamics"] = self._build(plain, {}, {}, training, task, model, seed)
+            needs["dynamics"] = self._build(plain, {}, {}, training, task, self.study.map_model or model, seed)
         if method.teacher:
             teacher = self.study.method(method.teacher)
             needs["teacher"] = self.spec(teacher, task, method.teacher_model or model, settings, seed)

@@ -107,7 +107,7 @@ def _alike(runs: Sequence[Ready]) -> bool:
     first = runs[0]
 
     def kind(run: Ready) -> Any:
-        varied = ("seed", "dynamics")
+        varied = ("seed", "dynamics", "teacher")
         data = {"train": run.config["data"]["train"]}
         return {**{k: v for k, v in run.config.items() if k not in varied}, "data": data}
 
