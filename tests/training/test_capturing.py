@@ -25,10 +25,12 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="captured 
 RECIPES_IN_THE_LOOP = [name for name in RECIPES if name != "back-translation"]
 
 
-def run(folder: Path, recipe: str, *, capture: bool, steps: int = 40) -> tuple[list[float], torch.Tensor, int]:
+def run(
+    folder: Path, recipe: str, *, capture: bool, precision: str = "no", steps: int = 40
+) -> tuple[list[float], torch.Tensor, int]:
     """Return the loss of each step, all weights after the last, and how many graphs were captured."""
     AcceleratorState._reset_state()
-    accelerator = Accelerator()
+    accelerator = Accelerator(mixed_precision=precision)
     torch.manual_seed(0)
     examples = tiny.examples(96)
     model, tokenizer = load_for_training(str(folder), label_names=examples.label_names)
@@ -65,14 +67,17 @@ def run(folder: Path, recipe: str, *, capture: bool, steps: int = 40) -> tuple[l
     raise AssertionError
 
 
+@pytest.mark.parametrize(("precision", "near"), [("no", 1e-3), ("bf16", 2e-2)])
 @pytest.mark.parametrize("recipe", RECIPES_IN_THE_LOOP)
-def test_captured_steps_give_the_losses_and_weights_of_plain_ones(recipe: str, checkpoint: Callable[..., Path]) -> None:
-    losses, weights, none = run(checkpoint("bert"), recipe, capture=False)
-    captured_losses, captured_weights, graphs = run(checkpoint("bert"), recipe, capture=True)
+def test_captured_steps_give_the_losses_and_weights_of_plain_ones(
+    recipe: str, precision: str, near: float, checkpoint: Callable[..., Path]
+) -> None:
+    losses, weights, none = run(checkpoint("bert"), recipe, capture=False, precision=precision)
+    captured_losses, captured_weights, graphs = run(checkpoint("bert"), recipe, capture=True, precision=precision)
     assert none == 0
     assert graphs > 0
-    torch.testing.assert_close(torch.tensor(captured_losses), torch.tensor(losses), rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(captured_weights, weights, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(torch.tensor(captured_losses), torch.tensor(losses), rtol=near, atol=near)
+    torch.testing.assert_close(captured_weights, weights, rtol=10 * near, atol=near)
 
 
 def recorded(folder: Path, out: Path, *, capture: bool, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Dynamics:
