@@ -1,8 +1,8 @@
 """The figures of a set of predictions, as every command reports them."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,9 @@ __all__ = ["DECISIVE", "differences", "intervals", "json_safe", "measure", "meas
 
 DECISIVE = ("accuracy", "ece", "oe", "nll", "brier")
 """The figures that decisions hang on: they have intervals."""
+
+# Counts of draws kept for the next set of as many rows: 32 MiB.
+_KEPT_DRAWS = 4_000_000
 
 Probs = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -76,20 +79,36 @@ def _resampled(probs: Probs, labels: Labels, bins: int, n: int, seed: int) -> ND
     rows, gold = len(labels), probs[np.arange(len(labels)), labels]
     confidence, hit = (np.asarray(part, dtype=np.float64) for part in confidences(probs, labels))
     bin_of = np.asarray(bin_index(torch.from_numpy(confidence), bins))
-    order = np.argsort(bin_of, kind="stable")
-    starts = np.flatnonzero(np.diff(bin_of[order], prepend=-1))
+    inside = (bin_of[:, None] == np.unique(bin_of)).astype(np.float64)
     with np.errstate(divide="ignore"):
-        means = np.stack([hit, -np.log(gold), np.square(probs).sum(axis=1) - 2 * gold + 1])
-    generator, values = np.random.default_rng(seed), np.empty((n, 5))
-    for i in range(n):
-        drawn = np.bincount(generator.integers(0, rows, rows), minlength=rows).astype(np.float64)
-        with np.errstate(invalid="ignore"):
-            accuracy_, nll_, brier_ = means @ drawn / rows
-        sorted_ = drawn[order]
-        count, sure, right = (np.add.reduceat(sorted_ * v, starts) for v in (1.0, confidence[order], hit[order]))
-        over = sure / np.maximum(count, 1) * np.maximum(sure - right, 0)
-        values[i] = accuracy_, np.abs(sure - right).sum() / rows, over.sum() / rows, nll_, brier_
-    return values
+        means = np.stack([hit, -np.log(gold), np.square(probs).sum(axis=1) - 2 * gold + 1], axis=1)
+    columns = np.concatenate([means, inside, inside * confidence[:, None], inside * hit[:, None]], axis=1)
+    with np.errstate(invalid="ignore"):
+        sums = np.concatenate([drawn @ columns for drawn in _draws(rows, n, seed)])
+    count, sure, right = np.split(sums[:, 3:], 3, axis=1)
+    gap = sure - right
+    over = (sure / np.maximum(count, 1) * np.maximum(gap, 0)).sum(axis=1)
+    accuracy_, nll_, brier_ = sums[:, :3].T
+    return np.stack([accuracy_, np.abs(gap).sum(axis=1), over, nll_, brier_], axis=1) / rows
+
+
+def _draws(rows: int, n: int, seed: int) -> Iterable[NDArray[np.float64]]:
+    """Return how often each row is drawn in each of `n` resamples, in blocks; of small sets, as they were before."""
+    if rows * n <= _KEPT_DRAWS:
+        return (_small_draws(rows, n, seed),)
+    return _blocks(rows, n, seed)
+
+
+@lru_cache(maxsize=4)
+def _small_draws(rows: int, n: int, seed: int) -> NDArray[np.float64]:
+    return np.concatenate(list(_blocks(rows, n, seed)))
+
+
+def _blocks(rows: int, n: int, seed: int) -> Iterator[NDArray[np.float64]]:
+    generator, size = np.random.default_rng(seed), max(1, _KEPT_DRAWS // rows)
+    for start in range(0, n, size):
+        counts = [np.bincount(generator.integers(0, rows, rows), minlength=rows) for _ in range(min(size, n - start))]
+        yield np.stack(counts).astype(np.float64)
 
 
 def measure_groups(
