@@ -1,0 +1,39 @@
+"""The page of results is made from the outcomes of studies."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOOL = Path(__file__).parents[2] / "tools" / "results_page.py"
+
+
+@pytest.fixture
+def tool() -> Any:
+    spec = importlib.util.spec_from_file_location("results_page", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_each_study_that_has_an_outcome_is_a_section(tool: Any, finished: Any, tmp_path: Path) -> None:
+    (tmp_path / "studies").mkdir()
+    for name in ("mine", "open"):
+        shutil.copy(finished.order.study_file, tmp_path / "studies" / f"{name}.toml")
+    with pytest.raises(SystemExit, match="no study has an outcome"):
+        tool.main(tmp_path)
+    place = tmp_path / "results" / "mine"
+    place.mkdir(parents=True)
+    for name in ("study.md", "study.json"):
+        shutil.copy(finished.order.out / name, place / name)
+    (place / "verdict.md").write_text("Nothing reproduced.\n")
+    tool.main(tmp_path)
+    page = (tmp_path / "docs" / "results.md").read_text()
+    assert "## Two \\| ways\n" in page
+    assert "`calmix study studies/mine.toml --out results/mine`, bert-3-2, seeds 0, 1" in page
+    assert page.index("Nothing reproduced.") < page.index("### ECE (%)")
+    assert "open" not in page
