@@ -1,7 +1,8 @@
-"""The pages about recipes and maps: their code runs, and their tables are those of the code."""
+"""The pages about recipes, maps and pages: their code runs, and their tables are those of the code."""
 
 import csv
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +13,13 @@ import tiny
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from calmix.data import read_examples
 from calmix.mixing import RECIPES, Recipe, choose, choosing, options_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 RECIPES_PAGE = (DOCS / "recipes.md").read_text(encoding="utf-8")
 METHOD_PAGE = (DOCS / "your-own-method.md").read_text(encoding="utf-8")
+REPORT_PAGE = (DOCS / "report.md").read_text(encoding="utf-8")
 MAP_PAGE = (DOCS / "map.md").read_text(encoding="utf-8")
 DISTIL_PAGE = (DOCS / "distil.md").read_text(encoding="utf-8")
 
@@ -28,15 +31,17 @@ def _blocks(page: str, language: str) -> list[str]:
 
 @pytest.fixture
 def desk(checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """A folder with `train.csv` and `my.py`, a tiny model for `minilm`, and the names a loop of one's own has."""
+    """A folder with tables, decisions and `my.py`, a tiny model for `minilm`, and the names a loop of one's own has."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for place in ("pipeline", "surveying"):
         monkeypatch.setattr(f"calmix.training.{place}.resolve", lambda _name: str(checkpoint("bert")))
-    with (tmp_path / "train.csv").open("w", newline="") as out:
-        writer = csv.writer(out)
-        writer.writerow(["text", "label"])
-        writer.writerows(zip(*tiny.texts(60), strict=True))
+    for seed, name in enumerate(("train.csv", "test.csv")):
+        with (tmp_path / name).open("w", newline="") as out:
+            writer = csv.writer(out)
+            writer.writerow(["text", "label"])
+            writer.writerows(zip(*tiny.texts(60, seed=seed), strict=True))
+    (tmp_path / "decisions.csv").write_text(f"id,decision\n{read_examples('train.csv').ids[0]},drop\n")
     (tmp_path / "my.py").write_text(_blocks(METHOD_PAGE, "python")[0])
     tokenizer = tiny.tokenizer("bert")
     batch = tokenizer(tiny.texts(6)[0], padding=True, return_tensors="pt")
@@ -85,6 +90,22 @@ def test_the_page_about_distillation_runs_from_top_to_bottom(
             assert _exit_code(main) in (0, None), command
     assert (Path("informed-student") / "metrics.json").is_file()
     assert (Path("mixed-student") / "metrics.json").is_file()
+
+
+def test_the_page_about_pages_runs_from_top_to_bottom(desk: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from calmix.cli import main
+
+    pytest.importorskip("matplotlib")
+    for kind, block in re.findall(r"^```(\w*)\n(.*?)^```$", REPORT_PAGE, flags=re.DOTALL | re.MULTILINE):
+        if kind == "python":
+            exec(compile(block, "<page>", "exec"), dict(desk))
+        for command in block.splitlines() if not kind else ():
+            monkeypatch.setattr(sys, "argv", shlex.split(command, comments=True))
+            assert _exit_code(main) in (0, None), command
+    for file in ("run", "map", "judged"):
+        assert (Path(file) / "report.html").is_file()
+    for file in ("comparison.html", "fig.pdf", "corrected.csv", "reliability.svg"):
+        assert Path(file).is_file()
 
 
 def _exit_code(main: Any) -> Any:

@@ -29,7 +29,9 @@ def test_both_recipes_are_compared_with_the_truth(calmix: Any, checkpoint: Any, 
     assert ended.code == 0, ended.err
     assert "truth" in ended.out
     assert "colloquial" in ended.out
-    assert sorted(p.name for p in (place / "runs").iterdir()) == ["erm", "input-mixup"]
+    assert sorted(p.name for p in (place / "runs").iterdir()) == ["comparison.html", "erm", "input-mixup"]
+    assert "both on one page: runs/comparison.html" in ended.out
+    assert (place / "runs" / "erm" / "report.html").is_file()
     # The same command again shows the same figures, without training again.
     again = calmix(*words, "--json")
     assert again.code == 0, again.err

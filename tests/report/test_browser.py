@@ -245,3 +245,41 @@ def test_charts_have_tables_and_controls_have_names(open_page: Any, make_run: An
           .map((e) => e.outerHTML)"""
     )
     assert unnamed == []
+
+
+def test_choices_are_shown_and_relabelled_by_number(open_page: Any, make_run: Any, tmp_path: Path) -> None:
+    import tiny
+
+    from calmix.data import Examples
+    from calmix.dynamics import Dynamics
+    from calmix.training.mapping import write_map
+
+    folder = make_run(samples=0)
+    examples: Examples = tiny.examples(9, kind="choices")
+    counts = examples.choice_counts
+    assert counts is not None
+    logits = np.where(np.arange(4) < counts[:, None], np.random.default_rng(0).normal(size=(3, 9, 4)), -np.inf)
+    write_map(folder, Dynamics.from_logits(logits, examples.labels, ids=examples.ids), examples)
+    page = open_page(write_run_page(folder))
+    page.select_option("#sort", "row")
+    page.locator("#tab-view").click()
+    for row, count in enumerate(counts):
+        item = page.locator("#list > li").nth(row)
+        shown = item.inner_text()
+        assert all(choice in shown for choice in examples.column("choices")[row])
+        assert item.locator("select option").count() == count - 1
+    page.locator("#list > li").nth(2).locator("select").select_option(index=0)
+    decided(page, tmp_path)
+    (decision,) = read_decisions(tmp_path / "decisions.csv", examples)
+    assert (decision.row, decision.action) == (2, "relabel")
+    assert decision.label != examples.labels[2]
+
+
+def test_it_prints_light_without_controls(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run()), color_scheme="dark")
+    page.emulate_media(media="print", color_scheme="dark")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(27, 31, 36)"
+    assert page.locator("nav").is_hidden()
+    assert page.locator("#threshold").is_hidden()
+    assert page.locator("#reliability svg").first.is_visible()

@@ -46,11 +46,22 @@ def demo(
                 on_progress=bar,
             )
         figures[recipe] = _with_truth(folder, metrics)
+    page = _pages(out)
     if as_json:
         print_json(figures)
         return
     _print(figures)
+    print(f"both on one page: {page} (and report.html of each run)")
     print(f"runs and models: {out}")
+
+
+def _pages(out: Path) -> Path:
+    """Write the page of each run, and of both; return the last."""
+    from calmix.report import write_comparison, write_run_page
+
+    for recipe in _RECIPES:
+        write_run_page(out / recipe)
+    return write_comparison([out / recipe for recipe in _RECIPES], out / "comparison.html")
 
 
 def _trained(*args: Any, out: Path, **kwargs: Any) -> tuple[Path, dict[str, Any]]:

@@ -145,7 +145,7 @@ const colourWord = ([r, g, b]) => (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;
 
 function disc(radius, wide) {
   const offsets = [], reach = Math.ceil(radius);
-  for (let dy = -reach; dy <= reach; dy++) for (let dx = -reach; dx <= reach; dx++) if (dx * dx + dy * dy <= radius * radius + 0.3) offsets.push(dy * wide + dx);
+  for (let dy = -reach; dy <= reach; dy++) for (let dx = -reach; dx <= reach; dx++) if (dx * dx + dy * dy <= radius * (radius + 0.6)) offsets.push(dy * wide + dx);
   return Int32Array.from(offsets);
 }
 

@@ -159,7 +159,7 @@ async function showExplorer() {
     byId("forth").disabled = from + PAGE >= list.length;
     const empty = { suspects: "No label here looks wrong.", selected: "Draw around points with the lasso to read them here.", view: "Nothing is in view.", marked: "Nothing is marked yet." };
     byId("list").replaceChildren(...(rows.length ? rows.map(item) : [element("li", { class: "empty" }, empty[tab])]));
-    byId("list").scrollTop = 0;
+    byId("panel").scrollTop = 0;
     tally();
   }
 
@@ -175,8 +175,11 @@ async function showExplorer() {
   function item(row) {
     const made = decisions.made.get(row), group = `mark-${row}`;
     const to = element("select", { "aria-label": "new label" });
-    samples.classes.forEach((name, k) => { if (k !== samples.label[row]) to.append(option(k, name)); });
+    // A row has its own number of choices.
+    const there = samples.choices && samples.text !== null ? parts(samples, row).length - 1 : samples.classes.length;
+    samples.classes.slice(0, there).forEach((name, k) => { if (k !== samples.label[row]) to.append(option(k, name)); });
     to.value = String(made && made.label !== null ? made.label : samples.rival[row]);
+    if (to.selectedIndex < 0) to.selectedIndex = 0;
     const radios = ["keep", "relabel", "drop"].map((action) => {
       const radio = element("input", { type: "radio", name: group, value: action });
       radio.checked = Boolean(made && made.action === action);
@@ -207,7 +210,7 @@ async function showExplorer() {
       button.tabIndex = name === which ? 0 : -1;
       if (focus && name === which) button.focus();
     }
-    byId("list").setAttribute("aria-labelledby", `tab-${which}`);
+    byId("panel").setAttribute("aria-labelledby", `tab-${which}`);
     refresh();
   }
 
