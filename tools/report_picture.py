@@ -13,7 +13,7 @@ from calmix.report import write_run_page
 
 
 def main(runs: Path, pictures: Path) -> None:
-    """Take the top of a run's page, its data map, in dark, and the page on a phone."""
+    """Take the top of a run's page, and its data map in the dark."""
     file = write_run_page(runs / "erm")
     pictures.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as driver:
@@ -33,7 +33,6 @@ def main(runs: Path, pictures: Path) -> None:
         assert box is not None
         page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.8 * box["height"])
         page.screenshot(path=pictures / "report-map.png")
-        opened(390, 844).screenshot(path=pictures / "report-phone.png")
         browser.close()
 
 

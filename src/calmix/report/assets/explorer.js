@@ -193,8 +193,7 @@ async function showExplorer() {
     });
     to.addEventListener("change", () => { radios[1].firstChild.checked = true; decisions.set(row, "relabel", Number(to.value)); tally(); });
     if (!to.options.length) radios[1].hidden = to.hidden = true;
-    radios[1].after(to);
-    const marks = element("fieldset", {}, element("legend", { class: "sr" }, `What to do with ${visible(samples.id[row])}`), radios[0], radios[1], to, radios[2]);
+    const marks = element("fieldset", {}, element("legend", { class: "sr" }, `What to do with ${visible(samples.id[row])}`), radios[0], radios[2], radios[1], to);
     const made_ = element("li", { "data-row": row }, ...textOf(samples, row), ...factsOf(samples, row), marks);
     made_.addEventListener("pointerenter", () => { spot = row; axes(); });
     made_.addEventListener("pointerleave", () => { spot = -1; axes(); });
