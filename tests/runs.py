@@ -11,7 +11,7 @@ from torch import Tensor
 from calmix.dynamics import Dynamics
 from calmix.training import Progress
 
-MEASURES = ("aum", "confidence", "variability", "correctness", "forgetting", "loss", "first_loss", "rival_confidence")
+MEASURES = ("aum", "confidence", "variability", "correctness", "forgetting", "loss", "last_loss", "rival_confidence")
 GUIDED = ("tdmixup", "informed-mixup", "aum-saliency")
 
 

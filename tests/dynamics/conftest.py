@@ -25,7 +25,7 @@ def by_hand(observations):
         "learnt": any(rights),
         "observations": n,
         "loss": -sum(np.log(golds)) / n,
-        "first_loss": -np.log(golds[0]),
+        "last_loss": -np.log(golds[-1]),
         "rival_confidence": sum(others) / n,
     }
 

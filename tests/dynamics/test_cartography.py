@@ -22,7 +22,7 @@ def a_map(confidence, variability, *, aum=None, labels=None):
         learnt=some > 0,
         observations=np.where(np.isnan(confidence), 0, 3),
         loss=confidence,
-        first_loss=confidence,
+        last_loss=confidence,
         last_prediction=some,
         rival=some + 1,
         rival_confidence=1 - confidence,

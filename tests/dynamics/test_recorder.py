@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from calmix.dynamics import Recorder, row_lookup
 
-STATISTICS = ("aum", "confidence", "variability", "correctness", "loss", "first_loss", "rival_confidence")
+STATISTICS = ("aum", "confidence", "variability", "correctness", "loss", "last_loss", "rival_confidence")
 EXACT = ("forgetting", "learnt", "observations", "last_prediction", "labels")
 
 

@@ -98,3 +98,13 @@ def test_a_map_is_aligned_with_another_order_by_ids(dynamics):
 def test_classes_are_counted_from_names_labels_and_predictions(dynamics):
     assert dynamics.n_classes == 3
     assert dataclasses.replace(dynamics, label_names=()).n_classes == 3
+
+
+def test_a_last_look_replaces_loss_and_prediction_of_those_it_could_judge():
+    logits = np.array([[[2.0, 0.0], [0.0, 1.0], [0.0, 3.0], [np.nan, np.nan]]])
+    before = Dynamics.from_logits(logits, [0, 0, 0, 1])
+    after = before.with_last_look([[0.0, 1.0], [3.0, 0.0], [np.nan, 0.0], [1.0, 2.0]])
+    assert after.last_prediction.tolist() == [1, 0, 1, -1]
+    expected = [np.log1p(np.exp(1.0)), np.log1p(np.exp(-3.0)), before.last_loss[2], np.nan]
+    np.testing.assert_allclose(after.last_loss, expected)
+    assert after.loss is before.loss

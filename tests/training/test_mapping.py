@@ -28,7 +28,7 @@ COLUMNS = [
     "learnt",
     "observations",
     "loss",
-    "first_loss",
+    "last_loss",
     "last_prediction",
     "rival",
     "rival_confidence",

@@ -126,6 +126,13 @@ def test_the_filter_of_choices_gives_everyone_one_more_choice(mapped: Quick, che
         assert [done.kept[row] for row in sorted(judged)] == [run.aum[row] >= cut for row in sorted(judged)]
 
 
+def test_the_trained_model_sees_everyone_once_more_whatever_is_recorded(mapped: Quick) -> None:
+    training, evaluation = mapped(), mapped("evaluation", record="evaluation")
+    assert training.dynamics.observations.tolist() == [2] * 30
+    np.testing.assert_allclose(training.dynamics.last_loss, evaluation.dynamics.last_loss, rtol=1e-4)
+    assert training.dynamics.last_prediction.tolist() == evaluation.dynamics.last_prediction.tolist()
+
+
 def test_an_evaluation_pass_is_recorded_in_all_runs_of_a_map(mapped: Quick) -> None:
     done = mapped(record="evaluation", filtered=True)
     assert done.figures["recorded_on"] == done.dynamics.recorded_on == "evaluation pass"

@@ -60,18 +60,16 @@ class LabelIssues:
 def label_issues(dynamics: Dynamics) -> LabelIssues:
     """Return how suspicious each label is, from the dynamics of one run.
 
-    The score is 1 − exp(−L), where L is the sample's mean loss with the first observation at half weight: one
-    minus the geometric mean of the given label's probability. A wrong label is learnt late if at all, so its
-    loss stays high for most of the run; the first epoch, when the model knows least, is noise in part.
+    The score is 1 − exp(−L), where L is two parts of the loss at the last look and one part of the mean loss: one
+    minus a weighted geometric mean of the given label's probability. The last look knows most. But a model that
+    trained for long has learnt wrong labels by heart, and what it thought before then still shows them.
 
     A sample is flagged when, on average over the run, another class was more probable than the given label and
     had a probability of at least one half; or, where even the samples that carry that class's label are given
     less, at least their mean confidence.
     """
     judged = (dynamics.observations > 0) & (dynamics.rival >= 0)
-    n = dynamics.observations
-    with np.errstate(invalid="ignore"):
-        area = (n * dynamics.loss - dynamics.first_loss / 2) / (n - 0.5)
+    area = (2 * dynamics.last_loss + dynamics.loss) / 3
     score = np.where(judged, -np.expm1(-area), np.nan)
 
     flagged = np.zeros(len(dynamics), dtype=np.bool_)

@@ -20,7 +20,7 @@ _SUMS = ("count", "margin", "offset", "square", "loss", "right", "forgotten", "r
 # `offset` and `square` are sums of p − shift and its square, where the shift is a sample's own first p: no
 # cancellation, and a constant p has variance 0 exactly. `rival` and `rival_weight` are a weighted majority vote over
 # the most probable other class in two numbers (Boyer & Moore).
-_NOTES = ("label", "shift", "first_loss", "first_right", "last_right", "predicted", "rival", "rival_weight")
+_NOTES = ("label", "shift", "last_loss", "first_right", "last_right", "predicted", "rival", "rival_weight")
 _NOTES_BEFORE = (-1.0, -1.0, 0.0, -1.0, -1.0, -1.0, -1.0, 0.0)
 
 
@@ -87,7 +87,7 @@ class Recorder:
 
     def _record(self, seen: Tensor, slot: Tensor, first: Tensor, here: Tensor, target: Tensor) -> None:
         label, margin, gold, loss, right, predicted, rival, probability = seen.unbind(1)
-        _, shift, first_loss, first_right, last_right, _, candidate, weight = self._notes[slot].unbind(1)
+        _, shift, _, first_right, last_right, _, candidate, weight = self._notes[slot].unbind(1)
         new = shift < 0
         shift = torch.where(new, gold[first], shift)
         offset = gold - shift
@@ -95,8 +95,8 @@ class Recorder:
         forgotten = before > right
         sums = (torch.ones_like(gold), margin, offset, offset.square(), loss, right, forgotten.double(), probability)
         self._sums.index_add_(0, slot, torch.stack(sums, 1))
-        first_loss, first_right = torch.where(new, loss[first], first_loss), torch.where(new, right[first], first_right)
-        notes = (label, shift, first_loss, first_right, right, predicted, *_vote(candidate, weight, rival, probability))
+        first_right = torch.where(new, right[first], first_right)
+        notes = (label, shift, loss, first_right, right, predicted, *_vote(candidate, weight, rival, probability))
         self._notes.index_copy_(0, target, torch.stack(notes, 1))
 
     def end_epoch(self) -> None:
@@ -127,9 +127,9 @@ class Recorder:
         rival, weight = _vote(a["rival"], a["rival_weight"], b["rival"], b["rival_weight"])
         a["rival"].copy_(rival)
         a["rival_weight"].copy_(weight)
-        for name in ("shift", "first_loss", "first_right"):
+        for name in ("shift", "first_right"):
             a[name].copy_(torch.where(ours, a[name], b[name]))
-        for name in ("last_right", "predicted", "label"):
+        for name in ("last_loss", "last_right", "predicted", "label"):
             a[name].copy_(torch.where(theirs, b[name], a[name]))
         for name in ("count", "margin", "loss", "right", "rival_probability"):
             a[name] += b[name]
@@ -172,7 +172,7 @@ class Recorder:
             "learnt": b["right"] > 0,
             "observations": b["count"].long(),
             "loss": b["loss"] / n,
-            "first_loss": torch.where(b["count"] > 0, b["first_loss"], torch.nan),
+            "last_loss": torch.where(b["count"] > 0, b["last_loss"], torch.nan),
             "last_prediction": b["predicted"].long(),
             "rival": b["rival"].long(),
             "rival_confidence": b["rival_probability"] / n,

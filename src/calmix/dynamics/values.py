@@ -20,7 +20,7 @@ Pass = Literal["training pass", "evaluation pass"]
 """Where the logits came from: the training step itself (dropout on, before the update), or a pass of its own."""
 
 _METADATA = b"calmix.dynamics"
-_MEASURES = ("aum", "confidence", "variability", "correctness", "loss", "first_loss", "rival_confidence")
+_MEASURES = ("aum", "confidence", "variability", "correctness", "loss", "last_loss", "rival_confidence")
 _COUNTS = ("forgetting", "observations")
 _CLASSES = ("labels", "last_prediction", "rival")
 _COLUMN = {"labels": "label"}
@@ -51,10 +51,10 @@ class Dynamics:
     observations: NDArray[np.int64]
     loss: NDArray[np.float64]
     """Mean cross-entropy."""
-    first_loss: NDArray[np.float64]
-    """Cross-entropy at the first observation, when the model knew least."""
+    last_loss: NDArray[np.float64]
+    """Cross-entropy at the last look: the last observation, or a pass after training (`with_last_look`)."""
     last_prediction: NDArray[np.int64]
-    """The class predicted at the last observation; -1 if never observed."""
+    """The class predicted at the last look; -1 if never observed."""
     rival: NDArray[np.int64]
     """The other class the model leant to: the winner of a vote over observations, each for its most probable
     class other than the gold one, weighted by its probability. Right whenever one class has over half of the
@@ -98,6 +98,23 @@ class Dynamics:
             recorder.end_epoch()
         dynamics = recorder.dynamics(ids=ids, label_names=label_names, recorded_on=recorded_on)
         return replace(dynamics, labels=gold.numpy())
+
+    def with_last_look(self, logits: ArrayLike) -> "Dynamics":
+        """Return the dynamics with loss and prediction of a pass made after training: logits [samples, classes].
+
+        It is not an observation: nothing else changes. Samples that were never observed stay so.
+        """
+        import torch
+
+        from calmix.dynamics.observing import observe
+
+        look = observe(torch.as_tensor(np.asarray(logits)), torch.as_tensor(self.labels))
+        valid = look.valid.numpy() & (self.observations > 0)
+        return replace(
+            self,
+            last_loss=np.where(valid, look.loss.numpy(), self.last_loss),
+            last_prediction=np.where(valid, look.predicted.long().numpy(), self.last_prediction),
+        )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -151,7 +168,7 @@ class Dynamics:
         columns["forgetting"] = pa.array(self.forgetting, pa.int64(), mask=~seen)
         columns["learnt"] = pa.array(self.learnt, pa.bool_(), mask=~seen)
         columns["observations"] = pa.array(self.observations, pa.int64())
-        columns["loss"], columns["first_loss"] = _nullable(self.loss), _nullable(self.first_loss)
+        columns["loss"], columns["last_loss"] = _nullable(self.loss), _nullable(self.last_loss)
         columns["last_prediction"] = self._classes_out(self.last_prediction)
         columns["rival"] = self._classes_out(self.rival)
         columns["rival_confidence"] = _nullable(self.rival_confidence)

@@ -35,7 +35,7 @@ def prepare_samples(dynamics: Dynamics, texts: pa.Table, *, text_bytes: int = TE
         "correctness": dynamics.correctness.astype(np.float32),
         "aum": dynamics.aum.astype(np.float32),
         "loss": dynamics.loss.astype(np.float32),
-        "first_loss": dynamics.first_loss.astype(np.float32),
+        "last_loss": dynamics.last_loss.astype(np.float32),
         "score": issues.score.astype(np.float32),
         "region": regions(dynamics).astype(np.uint8),
         "label": _codes(dynamics.labels),

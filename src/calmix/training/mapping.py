@@ -81,11 +81,11 @@ def map_notes(dynamics: Dynamics) -> list[str]:
             f"map: the model has hardly learnt anything ({right:.0%} of the training labels right at the end, the most "
             f"frequent alone makes {usual:.0%}): regions and suspects say little; try more --epochs or a higher --lr"
         )
-    named = dynamics.label_names
-    for region in (Region.EASY, Region.AMBIGUOUS):
-        absent = absent_classes(dynamics, np.flatnonzero(regions(dynamics) == region)) if named else ()
+    names, codes = dynamics.label_names, regions(dynamics)
+    for region in (Region.EASY, Region.AMBIGUOUS) if names else ():
+        absent = absent_classes(dynamics, np.flatnonzero(codes == region))
         if absent:
-            notes.append(f"map: no {region.name.lower()} sample has the label {', '.join(named[k] for k in absent)}")
+            notes.append(f"map: no {region.name.lower()} sample has the label {', '.join(names[k] for k in absent)}")
     return notes
 
 

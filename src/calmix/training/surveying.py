@@ -22,7 +22,7 @@ from calmix.training.filtering import check_enough, judged_easy
 from calmix.training.folder import abandon, begin_run, find_run, locked
 from calmix.training.guiding import Guidance, Record
 from calmix.training.launching import accelerator_for, from_main, precision_for, processes
-from calmix.training.loop import Progress, fit
+from calmix.training.loop import Progress, fit, predict_everywhere
 from calmix.training.mapping import map_notes, write_map
 from calmix.training.optimising import check_hyper
 from calmix.training.preparing import check_learnable
@@ -104,7 +104,10 @@ def survey(
         def recorded(data: Examples, folder: Path, stage: str) -> Dynamics:
             show = None if on_progress is None else partial(on_progress, stage)
             precision = decided["precision"]
-            return _recorded(data, folder, pretrained, hyper, max_length, record, precision, checkpoint_minutes, show)
+            look = folder == out and record == "training"
+            return _recorded(
+                data, folder, pretrained, hyper, max_length, record, precision, checkpoint_minutes, show, last_look=look
+            )
 
         dynamics = recorded(examples, out, "mapping")
         kept = judged_easy(examples, dynamics, out, percentile, seed, recorded) if filtered else None
@@ -152,8 +155,13 @@ def _recorded(
     precision: str,
     checkpoint_minutes: float,
     on_progress: Callable[[Progress], None] | None,
+    *,
+    last_look: bool,
 ) -> Dynamics:
-    """Return the dynamics of plain training on all examples; a run that was interrupted in `folder` goes on."""
+    """Return the dynamics of plain training on all examples; a run that was interrupted in `folder` goes on.
+
+    With `last_look` the trained model sees them all once more, which wrong labels are ranked by.
+    """
     done = folder / _RECORDED
     if from_main(done.is_file):
         return from_main(partial(Dynamics.load, done))
@@ -185,6 +193,8 @@ def _recorded(
         **hyper,
     )
     dynamics = guidance.dynamics(ids=examples.ids, label_names=examples.label_names)
+    if last_look:
+        dynamics = dynamics.with_last_look(predict_everywhere(network, packed, accelerator))
     if processes().is_main_process:
         dynamics.save(done)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)

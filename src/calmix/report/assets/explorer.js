@@ -32,7 +32,7 @@ function factsOf(samples, row) {
   const forgotten = samples.forgetting[row];
   const history = [`right in ${right} of ${times} epochs`];
   if (forgotten) history.push(`forgotten ${forgotten === 1 ? "once" : `${forgotten} times`}`);
-  history.push(`loss ${fixed(samples.first_loss[row], 2)} at first, ${fixed(samples.loss[row], 2)} on average`);
+  history.push(`loss ${fixed(samples.loss[row], 2)} on average, ${fixed(samples.last_loss[row], 2)} at the end`);
   const suspect = samples.suspect[row] === 1;
   return [
     element("p", { class: "facts" }, "label ", named(samples, samples.label[row]),
