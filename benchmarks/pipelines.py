@@ -22,14 +22,14 @@ from calmix.data import Examples, read_examples, split_examples
 from calmix.data.corpus import corpus_path
 from calmix.training.together import train_together
 
-REPEATS = 3
+REPEATS = 2
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default=str(corpus_path("train")))
     parser.add_argument("--model", default="minilm")
-    parser.add_argument("--rows", type=int, default=30_000)
+    parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", default="5,10")
     parser.add_argument("--json")

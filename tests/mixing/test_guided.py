@@ -51,8 +51,7 @@ def test_aum_saliency_mixes_logits_and_labels_with_its_two_partners(guided_step:
     near, far = by_saliency(step, step.signal("side").long())
     step.generator.manual_seed(step.generator.initial_seed())
     expected = 0.8 * plain(step)
-    for partner in (near, far):
-        lam = step.beta(0.5)[:, None]
+    for partner, lam in zip((near, far), step.betas(2, 0.5)[..., None], strict=True):
         logits = lam * step.logits + (1 - lam) * step.logits[partner]
         expected = expected + 0.1 * cross_entropy(logits, lam * step.targets + (1 - lam) * step.targets[partner])
     torch.testing.assert_close(found, expected)

@@ -1,6 +1,6 @@
 """Methods guided by training dynamics: who is easy and who is not decides who is mixed with whom."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -75,12 +75,13 @@ def aum_saliency(
         weights = (clean, similar, dissimilar)
         if as_released:
             # Mean over each half, both at 1.4; soft cross-entropy summed over the batch and averaged over classes.
-            mixes = 0.05 * step.size / step.targets.shape[-1]
-            weights = (2.8, mixes * (similar > 0), mixes * (dissimilar > 0))
+            summed = 0.05 * step.size / step.targets.shape[-1]
+            weights = (2.8, summed * (similar > 0), summed * (dissimilar > 0))
         total = weights[0] * plain(step)
-        for weight, partner in zip(weights[1:], pair(step), strict=True):
-            if weight > 0:
-                total = total + weight * _mixed(step, partner, alpha=alpha, smoothing=smoothing, at=at)
+        mixes = [(weight, partner) for weight, partner in zip(weights[1:], pair(step), strict=True) if weight > 0]
+        found = _all_mixed(step, [partner for _, partner in mixes], alpha=alpha, smoothing=smoothing, at=at)
+        for (weight, _), losses in zip(mixes, found, strict=True):
+            total = total + weight * losses
         return total
 
     def pair(step: Step) -> tuple[Tensor | Kind, Tensor | Kind]:
@@ -201,6 +202,20 @@ def _easy_and_ambiguous(
         return {_SIDE: side}
 
     return Recipe(loss, batches=uniform if everyone else two_sided(_SIDE, cycle=True), guide=guide)
+
+
+def _all_mixed(
+    step: Step, partners: Sequence[Tensor | Kind], *, alpha: float, smoothing: float, at: At
+) -> Sequence[Tensor]:
+    """Cross-entropy of each row mixed with each of its partners, by one λ for each kind of partner."""
+    inside = [partner for partner in partners if isinstance(partner, Tensor)]
+    if at != "head" or len(inside) < len(partners) or not inside:
+        return [_mixed(step, partner, alpha=alpha, smoothing=smoothing, at=at) for partner in partners]
+    # All at once: at small batches a step is as long as its kernels are many.
+    weight, partner = step.betas(len(inside), alpha)[..., None], torch.stack(inside)
+    targets = smooth(step.targets, smoothing)
+    logits = weight * step.logits + (1 - weight) * step.logits[partner]
+    return cross_entropy(logits, weight * targets + (1 - weight) * targets[partner], step.class_weights).unbind()
 
 
 def _mixed(step: Step, partner: Tensor | Kind, *, alpha: float, smoothing: float, at: At) -> Tensor:

@@ -105,9 +105,14 @@ class Step:
 
     def beta(self, alpha: float, *, per_sample: bool = False) -> Tensor:
         """Return a mixing weight λ ~ Beta(α, α) for each row: one for the whole batch, or one each."""
-        draws = len(self) if per_sample else self.runs
-        lam = drawing.beta(alpha, draws, generator=self.generator, device=self.device)
-        return lam if per_sample else lam.repeat_interleave(self.size, output_size=len(self))
+        if per_sample:
+            return drawing.beta(alpha, len(self), generator=self.generator, device=self.device)
+        return self.betas(1, alpha)[0]
+
+    def betas(self, count: int, alpha: float) -> Tensor:
+        """Return `count` mixing weights for the whole batch, for each row of it: [count, rows]."""
+        lam = drawing.beta(alpha, count * self.runs, generator=self.generator, device=self.device)
+        return lam.view(count, self.runs, 1).expand(-1, -1, self.size).reshape(count, len(self))
 
     def permutation(self) -> Tensor:
         """Return a random permutation of the rows (of each run's among themselves)."""

@@ -1,6 +1,5 @@
 """Steps captured as CUDA graphs and replayed: the host then launches one thing instead of hundreds."""
 
-from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
@@ -8,10 +7,6 @@ import torch
 from torch import Tensor
 
 __all__ = ["Captures"]
-
-# A shape is captured when it comes the second time: rare ones are not worth it, and the first time, run as it
-# is, has everything warmed up that must not happen during a capture.
-_SEEN_BEFORE = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +16,9 @@ class _Graph:
 
 
 class Captures:
-    """Runs a step of a given shape: as it is the first time, captured the second, replayed from then on.
+    """Runs a step of a given kind and shape: captured when it comes first, then replayed.
+
+    The first step of each kind is run as it is: it warms everything up that must not happen during a capture.
 
     The step must be the same work for the same key whatever its values: no value may reach the host, and what
     changes from step to step (rows, learning rate, step number, seeds) must live in tensors and generators.
@@ -29,18 +26,18 @@ class Captures:
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
-        self.seen: Counter[Hashable] = Counter()
+        self.warm: set[Hashable] = set()
         self.graphs: dict[Hashable, _Graph] = {}
         self.stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.graph_pool_handle()
 
-    def run(self, key: Hashable, rows: Tensor, step: Callable[[Tensor], None]) -> None:
+    def run(self, kind: Hashable, shape: Hashable, rows: Tensor, step: Callable[[Tensor], None]) -> None:
         """Do `step(rows)`."""
-        known = self.graphs.get(key)
-        if known is None and self.seen[key] >= _SEEN_BEFORE:
-            known = self.graphs[key] = self._capture(rows, step)
+        known = self.graphs.get((kind, shape))
+        if known is None and kind in self.warm:
+            known = self.graphs[kind, shape] = self._capture(rows, step)
         if known is None:
-            self.seen[key] += 1
+            self.warm.add(kind)
             # On the stream that captures: what is created now, it will use.
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):

@@ -86,13 +86,13 @@ class Stepper:
             self._seed(number, 0)
             part = parts[0]
             told = () if self.guidance is None else tuple(self.guidance.signals)
-            key = (len(part.rows), part.width, part.choices, variant, told)
+            kind, shape = (variant, told), (len(part.rows), part.width, part.choices)
 
             def whole(rows: Tensor) -> None:
                 self._gradient(rows, part, variant, first=True)
                 self._update()
 
-            self.captures.run(key, part.rows, whole)
+            self.captures.run(kind, shape, part.rows, whole)
             return
         for index, part in enumerate(parts):
             self._seed(number, index)
