@@ -21,6 +21,7 @@ RECIPES_PAGE = (DOCS / "recipes.md").read_text(encoding="utf-8")
 METHOD_PAGE = (DOCS / "your-own-method.md").read_text(encoding="utf-8")
 REPORT_PAGE = (DOCS / "report.md").read_text(encoding="utf-8")
 MAP_PAGE = (DOCS / "map.md").read_text(encoding="utf-8")
+DYNAMICS_PAGE = (DOCS / "dynamics.md").read_text(encoding="utf-8")
 DISTIL_PAGE = (DOCS / "distil.md").read_text(encoding="utf-8")
 
 
@@ -63,6 +64,32 @@ def test_the_python_of_a_page_runs(desk: dict[str, Any], page: str) -> None:
             assert (names["run"].folder / "metrics.json").is_file()
         if "loss" in names:
             assert names["loss"].isfinite()
+
+
+def test_the_python_of_the_page_about_dynamics_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(30, 4), torch.arange(30) % 2
+    model = torch.nn.Linear(4, 2)
+    logits = torch.randn(30, 3)
+    names: dict[str, Any] = {
+        "torch": torch,
+        "train_set": range(30),
+        "device": "cpu",
+        "loader": [(inputs[part], labels[part], part) for part in torch.arange(30).split(8)],
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "high": torch.arange(30) < 15,
+        "hidden": torch.randn(30, 5),
+    }
+    for code in _blocks(DYNAMICS_PAGE, "python"):
+        if "batch_partners" in code:
+            names |= {"logits": logits, "labels": torch.arange(30) % 3}
+        exec(compile(code, "<page>", "exec"), names)
+    assert (names["farthest"] < 30).all()
+    assert len(names["first"]) > 0
 
 
 @pytest.mark.usefixtures("desk")
