@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from calmix.errors import InputError
@@ -43,9 +44,9 @@ def taught(recipe: Recipe, *, alpha: float = 0.5, tau: float = 1.0, form: Form =
     def loss(step: Step) -> Tensor:
         # Choices that no row of the batch has are left out.
         teacher = step.signal(TEACHER)[:, : step.targets.shape[-1]]
+        hard, soft = recipe.loss(step), divergence(step.logits, teacher, tau=tau, form=form)
         # A sample without a label has no mass in its target.
-        share = alpha * (step.targets.sum(-1) > 0.5)
-        return share * recipe.loss(step) + (1 - share) * divergence(step.logits, teacher, tau=tau, form=form)
+        return torch.lerp(soft, hard, alpha * (step.targets.sum(-1) > 0.5))
 
     return replace(recipe, loss=loss, taught=True)
 
@@ -56,8 +57,9 @@ def divergence(student: Tensor, teacher: Tensor, *, tau: float = 1.0, form: Form
     `usual`: τ²·KL(teacher ‖ student), both softened by τ; τ² keeps the gradient's size as τ grows (Hinton et al.).
     `paper`: KL(student ‖ teacher), only the teacher softened (Hosseini & Caragea, equations 2 and 3 as written).
     """
-    if form == "usual":
-        of, to = (teacher / tau).log_softmax(-1), (student / tau).log_softmax(-1)
-        return tau**2 * (of.exp() * (of - to)).sum(-1)
-    of, to = student.log_softmax(-1), (teacher / tau).log_softmax(-1)
-    return (of.exp() * (of - to)).sum(-1)
+    if tau != 1:  # steps are short enough on a GPU for divisions by 1 to be felt
+        teacher, student = teacher / tau, student / tau if form == "usual" else student
+    logs = teacher.log_softmax(-1), student.log_softmax(-1)
+    of, to = logs if form == "usual" else logs[::-1]
+    found = (of.exp() * (of - to)).sum(-1)
+    return tau**2 * found if form == "usual" and tau != 1 else found

@@ -51,7 +51,7 @@ def batch_loss(
         targets=labels.float(),
         generator=generator,
         rows=torch.arange(len(labels), device=labels.device),
-        signals={} if teacher is None else {TEACHER: teacher},
+        signals={} if teacher is None else {TEACHER: teacher.float()},
         fill=fill_tokens(tokenizer),
         variant=variant,
     )
