@@ -1,3 +1,5 @@
+from math import ceil, sqrt
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -99,12 +101,17 @@ def test_of_several_vectors_the_product_of_cosines_counts():
     assert (dissimilar[:30] - 30).tolist() == similarity.argmin(1).tolist()
 
 
-@given(st.integers(0, 9999), st.integers(1, 20), st.integers(1, 20), st.integers(1, 30))
+@given(
+    st.integers(0, 9999), st.integers(1, 90), st.integers(1, 20), st.integers(1, 30), st.sampled_from([1, 200, 2**26])
+)
 @settings(deadline=None, max_examples=40)
-def test_the_farthest_of_those_drawn_is_a_quantile_of_all(seed, n, m, candidates):
+def test_the_farthest_of_those_drawn_for_a_few_is_the_farthest_of_these(seed, n, m, candidates, block):
     queries, keys = vectors_of(residual, seed, n), vectors_of(residual, seed + 1, m)
-    found = farthest_of_drawn((queries,), (keys,), candidates, generator=draws(seed))
-    drawn = torch.randint(m, (n, candidates), generator=draws(seed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("calmix.dynamics.searching._BLOCK", block)
+        found = farthest_of_drawn((queries,), (keys,), candidates, generator=draws(seed))
+    few = min(8, ceil(sqrt(n)))
+    drawn = torch.randint(m, (ceil(n / few), candidates), generator=draws(seed)).repeat_interleave(few, 0)[:n]
     similarity = cosine(torch.cat([queries, keys]))[:n, n:]
     expected = similarity.gather(1, drawn).amin(1)
     torch.testing.assert_close(similarity.gather(1, found[:, None])[:, 0], expected, rtol=0, atol=1e-12)

@@ -22,6 +22,8 @@ Vectors = Tensor | tuple[Tensor, ...]
 
 # Entries of a block of similarities: 256 MB in float32, whatever the number of samples.
 _BLOCK = 2**26
+# So many queries share a draw of candidates: enough for a matrix product, few enough that partners stay many.
+_SHARE = 8
 
 
 def set_partners(
@@ -39,8 +41,8 @@ def set_partners(
         halves: 0 or 1, or -1 for a sample of neither, which is its own partner, as is every sample when one
             of the halves is empty.
         generator: for the draw of candidates; on any device.
-        candidates: the dissimilar partner is the farthest of this many, drawn for each sample anew; 0 takes the
-            farthest of all. These are a handful of samples that everyone would share: see `distinct_partners`.
+        candidates: the dissimilar partner is the farthest of this many, drawn anew for every few samples; 0 takes
+            the farthest of all. These are a handful of samples that everyone would share: see `distinct_partners`.
             From a half of n samples at most √n are drawn, so that there are as many for everyone to choose from.
         three_classes: say that the vectors are the `saliency_map` or `residual` of three classes with hard labels.
             A sort by angle then replaces the comparison of all pairs: n log n instead of n².
@@ -89,18 +91,22 @@ def nearest_of_all(queries: tuple[Tensor, ...], keys: tuple[Tensor, ...]) -> Ten
 def farthest_of_drawn(
     queries: tuple[Tensor, ...], keys: tuple[Tensor, ...], candidates: int, *, generator: torch.Generator
 ) -> Tensor:
-    """Return, for each query, the row of the least similar of so many keys, drawn for it alone."""
-    units = [normalised(part) for part in keys]
-    rows = max(1, _BLOCK // (candidates * sum(part.shape[1] for part in units)))
+    """Return, for each query, the row of the least similar of so many keys, drawn anew for every few queries."""
+    units, n = [normalised(part) for part in keys], len(queries[0])
+    few = min(_SHARE, ceil(sqrt(n)))
+    groups = ceil(n / few)
+    drawn = torch.randint(len(units[0]), (groups, candidates), generator=generator, device=generator.device)
+    drawn = drawn.to(units[0].device)
+    # The last group is filled up with the last query.
+    members = torch.arange(groups * few, device=drawn.device).clamp_max(n - 1).view(groups, few)
+    block = max(1, _BLOCK // (candidates * sum(part.shape[1] for part in units)))
     found = []
-    for block in zip(*(torch.split(part, rows) for part in queries), strict=True):
-        size = (len(block[0]), candidates)
-        drawn = torch.randint(len(units[0]), size, generator=generator, device=generator.device).to(units[0].device)
-        alike = torch.ones((), device=units[0].device, dtype=units[0].dtype)
-        for part, unit in zip(block, units, strict=True):
-            alike = alike * (unit[drawn] @ normalised(part)[:, :, None])[:, :, 0]
-        found.append(drawn.gather(1, alike.argmin(1, keepdim=True))[:, 0])
-    return torch.cat(found)
+    for picked, rows in zip(torch.split(drawn, block), torch.split(members, block), strict=True):
+        alike = torch.ones((), device=drawn.device, dtype=units[0].dtype)
+        for part, unit in zip(queries, units, strict=True):
+            alike = alike * (normalised(part[rows.flatten()]).view(*rows.shape, -1) @ unit[picked].mT)
+        found.append(picked.gather(1, alike.argmin(2)).flatten())
+    return torch.cat(found)[:n]
 
 
 def nearest_of_three_classes(queries: Tensor, keys: Tensor) -> Tensor:
