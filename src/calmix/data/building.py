@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from calmix.data.columns import Columns
 from calmix.data.examples import Examples
+from calmix.data.images import image_cells
 from calmix.data.jsonlines import as_array
 from calmix.data.keys import content_ids
 from calmix.data.labels import Cells, choice_labels, class_labels, distinct_cells
@@ -16,7 +17,7 @@ from calmix.data.origin import Origin, listed
 from calmix.data.texts import choice_cells, id_cells, text_cells
 from calmix.data.votes import vote_targets
 
-__all__ = ["examples_from_lists", "examples_from_table"]
+__all__ = ["examples_from_content", "examples_from_lists", "examples_from_table"]
 
 
 def examples_from_table(
@@ -28,19 +29,37 @@ def examples_from_table(
     may_be_missing: bool = False,
 ) -> Examples:
     """The examples in a table, every cell that matters checked."""
-    names = _checked_names(label_names, origin)
-    content = {"text": text_cells(table[columns.text], columns.text, origin)}
+    if columns.image is not None:
+        content = image_cells(table[columns.image], columns.image, origin)
+    else:
+        content = {"text": text_cells(table[columns.text], columns.text, origin)}
     if columns.text_b is not None:
         content["text_b"] = text_cells(table[columns.text_b], columns.text_b, origin)
     if columns.choices:
         content["choices"] = choice_cells(table, columns.choices, origin)
+    return examples_from_content(
+        content, table, columns, origin, label_names=label_names, may_be_missing=may_be_missing
+    )
+
+
+def examples_from_content(
+    content: dict[str, Any],
+    table: pa.Table,
+    columns: Columns,
+    origin: Origin,
+    *,
+    label_names: Sequence[str] | None = None,
+    may_be_missing: bool = False,
+) -> Examples:
+    """The examples with these columns of texts or images, the rest (ids, labels, votes) from a table."""
+    names = _checked_names(label_names, origin)
     if columns.id is None:
         ids = pa.chunked_array([pa.array(content_ids(pa.table(content)), pa.string())])
     else:
         ids = id_cells(table[columns.id], columns.id, origin)
     content = {"id": ids, **content}
 
-    labels, found, targets = np.full(table.num_rows, -1, dtype=np.int64), names, None
+    labels, found, targets = np.full(len(ids), -1, dtype=np.int64), names, None
     cells = None if columns.label is None else distinct_cells(table[columns.label], columns.label, origin)
     if columns.choices:
         found = _no_classes(columns, names, origin)
@@ -55,7 +74,7 @@ def examples_from_table(
     if columns.votes is not None:
         targets, found = vote_targets(table[columns.votes], columns.votes, origin, label_names=names, found_names=found)
         labels = targets.argmax(axis=1).astype(np.int64)
-    used = {columns.text, columns.text_b, *columns.choices, columns.label, columns.id, columns.votes}
+    used = {columns.text, columns.text_b, *columns.choices, columns.label, columns.id, columns.votes, columns.image}
     others = _others(table, used, set(content))
     return Examples(pa.table({**content, **others}), labels, found, targets, origin.name)
 

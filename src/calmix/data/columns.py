@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from calmix.data.images import holds_images
 from calmix.data.origin import Origin, closest, listed, shown
 from calmix.data.texts import is_list
 
@@ -19,6 +20,7 @@ _TEXT = (
     ("sentence", "review", "content", "message", "comment", "tweet", "utterance", "document", "body",
      "question", "query", "passage", "article", "description"),
 )  # fmt: skip
+_IMAGE = (("image",), ("img", "images", "picture", "photo"))
 _TEXT_OF_CHOICES = (("text",), ("startphrase", "ctx"), ("question", "context", "sentence", *_PAIR_FIRST))
 _TEXT_B = (("text_b",), ("text2", "sentence2", "sentence_b", "sent2", "hypothesis", "question2"))
 _CHOICES = (("choices", "endings", "options"),)
@@ -36,12 +38,13 @@ _ID_IF_UNIQUE = (("idx", "index"),)
 class Columns:
     """The names of a table's columns by the part they play; None (or empty) where no column plays it."""
 
-    text: str
+    text: str  # empty where the rows are images
     text_b: str | None
     choices: tuple[str, ...]  # one column of lists, or one column per choice
     label: str | None
     id: str | None
     votes: str | None
+    image: str | None = None
 
 
 def find_columns(
@@ -59,9 +62,10 @@ def find_columns(
     """The columns to read: the named ones, and for the rest those with a usual name.
 
     Once `text` is named, only the named columns count as input: nothing is guessed for `text_b` and
-    `choices`. Raises `InputError` when a column is missing or several would do.
+    `choices`. Images are looked for only where there is no text. Raises `InputError` when a column is missing
+    or several would do.
     """
-    search = _Search(table, origin)
+    search, image = _Search(table, origin), None
     for name, option in ((text, "--text"), (text_b, "--text-b"), (label, "--label"), (id, "--id"), (votes, "--votes")):
         if name is not None:
             search.require(name, option)
@@ -77,11 +81,12 @@ def find_columns(
     named |= set(cells)
     if text is None:
         found = search.usual(_TEXT_OF_CHOICES if cells else _TEXT, named, "text", "--text")
-        if found is None:
+        image = search.usual_image(named) if found is None and text_b is None and not cells else None
+        if found is None and image is None:
             raise origin.error(f"no column looks like the text; name it with --text (columns: {search.listed})")
-        text = found
-        named.add(text)
-        if text_b is None and not cells:
+        text = found or ""
+        named.add(image or text)
+        if text_b is None and not cells and image is None:
             text_b = search.usual(_TEXT_B, named, "second text", "--text-b")
             named |= {text_b} if text_b else set()
     if labelled is False:
@@ -95,7 +100,7 @@ def find_columns(
     named |= {label} if label else set()
     if id is None:
         id = search.usual(_ID, named, "id", "--id") or search.unique(_ID_IF_UNIQUE, named)
-    return Columns(text=text, text_b=text_b, choices=cells, label=label, id=id, votes=votes)
+    return Columns(text=text, text_b=text_b, choices=cells, label=label, id=id, votes=votes, image=image)
 
 
 class _Search:
@@ -140,6 +145,11 @@ class _Search:
             return None
         column = self._table[name]
         return name if not column.null_count and len(column.unique()) == len(column) else None
+
+    def usual_image(self, taken: Collection[str]) -> str | None:
+        """The column of a usual name that holds encoded images."""
+        other = {name for name in self._names if not holds_images(self._table.schema.field(name).type)}
+        return self.usual(_IMAGE, other | set(taken), "image", "'image' (rename it)")
 
     def named_choices(self, name: str) -> tuple[str, ...]:
         """The column of lists with this name, or the columns with this name and a number."""

@@ -4,23 +4,28 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
+if TYPE_CHECKING:
+    from calmix.data.images import Images
+
 __all__ = ["Examples"]
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Texts with ids that never change, and their labels.
+    """Texts or images with ids that never change, and their labels.
 
     Attributes:
         table: `id` (unique) and `text`, then `text_b` for pairs or `choices` for multiple choice, then the
-            other columns of the source as they were.
+            other columns of the source as they were. For images, instead of the texts: `image` (the bytes of
+            the file, null where they stay in it), `image_from` (that file, or what messages call the image)
+            and `image_key` (a hash of the bytes).
         labels: the class of each row as an index into `label_names`, or the index of the right choice;
             -1 where there is none.
         label_names: the names of the classes; empty for multiple choice.
@@ -36,8 +41,11 @@ class Examples:
     source: str = ""
 
     def __post_init__(self) -> None:
-        if not {"id", "text"} <= set(self.table.column_names):
-            raise ValueError("the table of Examples has the columns 'id' and 'text'")
+        names = set(self.table.column_names)
+        if not ({"id", "text"} <= names or {"id", "image", "image_from", "image_key"} <= names):
+            raise ValueError(
+                "the table of Examples has the columns 'id' and 'text', or 'id', 'image', 'image_from' and 'image_key'"
+            )
         if self.labels.shape != (len(self),):
             raise ValueError(f"{len(self)} rows, but labels of shape {self.labels.shape}")
         if self.targets is not None and self.targets.shape != (len(self), len(self.label_names)):
@@ -69,8 +77,10 @@ class Examples:
         return f"Examples({len(self)} × {self.kind}, {len(self.label_names)} labels, source={self.source!r})"
 
     @property
-    def kind(self) -> Literal["text", "pair", "choices"]:
-        """What a row holds: one text, two texts, or a text with choices."""
+    def kind(self) -> Literal["text", "pair", "choices", "image"]:
+        """What a row holds: one text, two texts, a text with choices, or an image."""
+        if "image_key" in self.table.column_names:
+            return "image"
         if "text_b" in self.table.column_names:
             return "pair"
         return "choices" if "choices" in self.table.column_names else "text"
@@ -83,6 +93,15 @@ class Examples:
     def column(self, name: str) -> list[Any]:
         """The cells of a column of the table as Python values."""
         return list(self.table[name].to_pylist())
+
+    @property
+    def images(self) -> "Images":
+        """The pixels of each row's image, decoded when asked for: `examples.images[row]`."""
+        from calmix.data.images import Images
+
+        if self.kind != "image":
+            raise ValueError(f"{self.source or 'the examples'}: holds {self.kind} data, no images")
+        return Images(self.table)
 
     @property
     def choice_counts(self) -> NDArray[np.int64] | None:
@@ -106,13 +125,14 @@ class Examples:
         )
 
     def digest(self) -> str:
-        """The SHA-256, in hex, of all that shapes a training run: ids, texts, labels, their names, targets."""
+        """The SHA-256, in hex, of all that shapes a training run: ids, texts or images, labels, their names,
+        targets."""
         return self._digest
 
     @cached_property
     def _digest(self) -> str:
         parts = [str(len(self)).encode()]
-        for name in ("id", "text", "text_b", "choices"):
+        for name in ("id", "text", "text_b", "choices", "image_key"):
             if name in self.table.column_names:
                 parts += [name.encode(), *_content(self.table[name])]
         parts += [self.labels.astype("<i8").tobytes(), *_content(pa.chunked_array([self.label_names], pa.string()))]

@@ -11,7 +11,9 @@ __all__ = ["content_ids", "fold", "folded_keys", "groups_of"]
 
 
 def _parts(table: pa.Table) -> list[tuple[str, ...]]:
-    """The texts of each row: its text, then its second text or its choices."""
+    """The texts of each row: its text, then its second text or its choices; the key of an image."""
+    if "image_key" in table.column_names:
+        return list(zip(table["image_key"].to_pylist(), strict=True))
     texts = table["text"].to_pylist()
     if "text_b" in table.column_names:
         return list(zip(texts, table["text_b"].to_pylist(), strict=True))

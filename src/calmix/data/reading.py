@@ -1,4 +1,4 @@
-"""From a file or a hub data set to `Examples`."""
+"""From a file, a folder of images or a hub data set to `Examples`."""
 
 import os
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ from calmix.data.columns import find_columns
 from calmix.data.examples import Examples
 from calmix.data.files import COMPRESSIONS
 from calmix.data.hub import is_hub_name, read_hub
+from calmix.data.idx import find_idx, is_idx, read_idx
+from calmix.data.imagefolders import read_image_folder
 from calmix.data.origin import Origin
 from calmix.data.tables import FORMATS, format_of, read_table
 
@@ -30,11 +32,16 @@ def read_examples(
 ) -> Examples:
     """The examples in a table on disk, or in a data set of the hub ("name", "org/name" or "org/name:config").
 
+    Images are read from a folder that has a folder of them for each class, from a table with their bytes in a
+    column called `image` or the like and no text, and from IDX files (see `read_image_folder` and `read_idx`).
+
     Columns that are not named are found by their usual names. Anything that cannot be used raises
-    `InputError`, which names the file, the row and the remedy; nothing is dropped.
+    `InputError`, which names the file, the row and the remedy; nothing is dropped but files in a folder of
+    images that are not images by their names, with a warning.
 
     Args:
-        source: a CSV, TSV, JSON Lines or Parquet file, compressed or not, or the name of a hub data set.
+        source: a CSV, TSV, JSON Lines or Parquet file, compressed or not, a folder of images, a file or folder
+            of IDX files, or the name of a hub data set.
         text: the column of the text. When it is given, `text_b` and `choices` are not looked for.
         text_b: the column of the second text of a pair.
         choices: the column of the lists of choices, or what its numbered columns are called ("ending").
@@ -43,9 +50,17 @@ def read_examples(
         votes: the column of label distributions, which then decide the labels.
         label_names: the only labels allowed, in the order of the class indices.
         labelled: True when every row must have a label, False to ignore labels, None to take those there are.
-        split: which split of a hub data set.
+        split: which split of a hub data set, or of a folder that is divided into them.
     """
     name = os.fspath(source)
+    if os.path.isdir(name) or is_idx(name):
+        given = {"--text": text, "--text-b": text_b, "--choices": choices, "--label": label, "--id": id}
+        for option in [key for key, value in {**given, "--votes": votes}.items() if value is not None]:
+            raise Origin(name).error(f"images in files have no columns: leave out {option}")
+        images = find_idx(Path(name), split) if os.path.isdir(name) else Path(name)
+        if images is not None:
+            return read_idx(images, label_names=label_names, labelled=labelled)
+        return read_image_folder(name, label_names=label_names, labelled=labelled, split=split)
     if isinstance(source, str) and _names_hub(source):
         table, origin = read_hub(source, split), Origin(source)
     else:

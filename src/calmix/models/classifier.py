@@ -23,7 +23,7 @@ __all__ = ["KIND", "Classifier", "checkpoint_of", "load"]
 
 KIND = "calmix_kind"
 """Where a config keeps what the model was trained on: `text` or `pair`. Others' models do not say."""
-_WORDS = {"text": "single texts", "pair": "pairs of texts (see --text-b)"}
+_WORDS = {"text": "single texts", "pair": "pairs of texts (see --text-b)", "image": "images"}
 
 Text = str | tuple[str, str] | tuple[str, Sequence[str]]
 
@@ -44,7 +44,7 @@ class Classifier:
 
     def check(self, examples: Examples) -> None:
         """Refuse examples of a kind that this model does not read."""
-        if (examples.kind == "choices") != self.multiple_choice:
+        if examples.kind == "image" or (examples.kind == "choices") != self.multiple_choice:
             wants = "texts with choices" if self.multiple_choice else "plain texts or pairs"
             raise InputError(
                 f"{examples.source or 'the data'}: holds {examples.kind} data, but this model reads {wants}"
