@@ -152,3 +152,14 @@ def test_examples_are_encoded_as_the_model_reads_them(checkpoint: Any) -> None:
     assert classifier.encode(examples).host_lengths.tolist() == [len(t.split()) + 2 for t in examples.column("text")]
     with pytest.raises(InputError, match="holds choices data"):
         classifier.encode(tiny.examples(3, kind="choices"))
+
+
+def test_images_are_refused(checkpoint: Any, tmp_path: Path) -> None:
+    from PIL import Image
+
+    from calmix.data import read_examples
+
+    Image.new("RGB", (2, 2)).save(tmp_path / "a.png")
+    examples = read_examples(tmp_path, labelled=False)
+    with pytest.raises(InputError, match="holds image data, but this model reads plain texts or pairs"):
+        load(checkpoint("bert")).logits(examples)
