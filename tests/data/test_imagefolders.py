@@ -86,7 +86,7 @@ def test_loose_images_need_a_class_only_where_labels_are_needed(folder):
 
 def test_folders_without_images(folder, tmp_path):
     (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match="none: there are no images in it; give a table"):
+    with pytest.raises(InputError, match="none: this is a folder without images; give a file"):
         read_examples(tmp_path / "none")
     place = folder("a/x.png")
     (place / "b").mkdir()

@@ -1,4 +1,4 @@
-"""Tables and hub data sets → Examples with stable ids, label names and splits."""
+"""Tables, images and hub data sets → Examples with stable ids, label names and splits."""
 
 from calmix.data.decisions import Applied, apply_decisions, read_decisions
 from calmix.data.examples import Examples

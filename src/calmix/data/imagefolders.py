@@ -50,7 +50,7 @@ def read_image_folder(
     images, others = _walk(top, within.resolve(), origin)
     if not images:
         raise origin.error(
-            "there are no images in it; give a table, or a folder with a folder of images for each class"
+            "this is a folder without images; give a file, or a folder with a folder of images for each class"
         )
     if others:
         warnings.warn(
