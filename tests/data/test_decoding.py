@@ -133,6 +133,12 @@ def test_what_is_no_image_is_refused_by_its_header(data, message):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.filterwarnings("error")
+def test_pillow_does_not_warn_of_what_is_refused():
+    with pytest.raises(InputError, match="12000 × 12000 pixels"):
+        check_image(huge_png(12_000, 12_000), "cat.png")
+
+
 def test_the_bound_is_below_that_at_which_pillow_warns():
     assert MOST_PIXELS < Image.MAX_IMAGE_PIXELS
 

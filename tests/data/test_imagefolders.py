@@ -150,6 +150,17 @@ def test_names_that_cannot_be_printed_are_refused(folder):
     assert "\n" not in str(caught.value)
 
 
+def test_a_folder_that_may_not_be_listed_is_named(folder, monkeypatch):
+    place = folder("a/x.png")
+
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("calmix.data.imagefolders.os.scandir", refused)
+    with pytest.raises(InputError, match=r"images: .*\(Permission denied\)"):
+        read_examples(place)
+
+
 def test_columns_mean_nothing_here(folder):
     with pytest.raises(InputError, match="images in files have no columns: leave out --label"):
         read_examples(folder("a/x.png"), label="kind")

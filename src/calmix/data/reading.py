@@ -57,10 +57,13 @@ def read_examples(
         given = {"--text": text, "--text-b": text_b, "--choices": choices, "--label": label, "--id": id}
         for option in [key for key, value in {**given, "--votes": votes}.items() if value is not None]:
             raise Origin(name).error(f"images in files have no columns: leave out {option}")
-        images = find_idx(Path(name), split) if os.path.isdir(name) else Path(name)
-        if images is not None:
-            return read_idx(images, label_names=label_names, labelled=labelled)
-        return read_image_folder(name, label_names=label_names, labelled=labelled, split=split)
+        try:
+            images = find_idx(Path(name), split) if os.path.isdir(name) else Path(name)
+            if images is not None:
+                return read_idx(images, label_names=label_names, labelled=labelled)
+            return read_image_folder(name, label_names=label_names, labelled=labelled, split=split)
+        except OSError as error:
+            raise Origin(name).error(f"cannot be read ({error.strerror})") from error
     if isinstance(source, str) and _names_hub(source):
         table, origin = read_hub(source, split), Origin(source)
     else:
