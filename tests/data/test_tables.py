@@ -166,3 +166,11 @@ def test_nothing_is_written_under_a_name_without_a_format(tmp_path):
     with pytest.raises(InputError, match="does not say"):
         write_table(pa.table({"text": ["a"]}), tmp_path / "a.docx")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_copy_to_train_on_keeps_cells_that_look_like_formulas(tmp_path: Path) -> None:
+    texts = ["@united my flight", "=1 pizza", "-great soup", "+3"]
+    write_table(pa.table({"text": texts}), tmp_path / "copy.csv", guard=False)
+    write_table(pa.table({"text": texts}), tmp_path / "shown.csv")
+    assert read_table(tmp_path / "copy.csv")["text"].to_pylist() == texts
+    assert read_table(tmp_path / "shown.csv")["text"].to_pylist() == ["'" + text for text in texts]

@@ -304,3 +304,11 @@ def test_a_head_of_another_kind_is_refused(
     with pytest.raises(InputError, match=message) as caught:
         load_trained(folder)
     assert "\n" not in str(caught.value)
+
+
+def test_saved_weights_may_be_read_by_whoever_may_read_the_rest(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    model, tokenizer = load_for_training(str(checkpoint("bert")), label_names=tiny.LABELS)
+    save(model, tokenizer, tmp_path / "model")
+    assert len({path.stat().st_mode for path in (tmp_path / "model").iterdir()}) == 1

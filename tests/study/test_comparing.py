@@ -82,3 +82,14 @@ def test_a_figure_that_is_infinite_settles_nothing() -> None:
     one = resampled(sure, "nll", resamples, scaled=False, bins=10)
     fine = resampled(Predictions(np.zeros((2, 2)), sure.labels, 1.0), "nll", resamples, scaled=False, bins=10)
     assert not difference([one], [fine], resamples).stands
+
+
+def test_an_interval_that_ends_at_zero_is_not_moved_past_it_by_chance() -> None:
+    """Two seeds that differ by a few rows: a tenth of the resamples shows no difference at all."""
+    resamples = Resamples(150)
+    rng = np.random.default_rng(0)
+    values = np.where(rng.random((len(resamples.rows), 2)) < 0.3, 0.0, -0.03)
+    mine = [(float(column.mean()) + 1e-4, column) for column in values.T]
+    base = [(0.0, np.zeros(len(values)))] * 2
+    assert difference(mine, base, resamples).high == 0.0
+    assert not difference(mine, base, resamples).stands

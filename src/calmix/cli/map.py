@@ -140,7 +140,7 @@ def _write_clean(train: str, examples: "Examples", columns: dict[str, Any], done
     from calmix.dynamics import label_issues
 
     table, _ = _whole_table(train, examples, columns)
-    write_table(table.take(np.flatnonzero(~label_issues(done.dynamics).flagged)), clean)
+    write_table(table.take(np.flatnonzero(~label_issues(done.dynamics).flagged)), clean, guard=False)
 
 
 def _whole_table(train: str, examples: "Examples", columns: dict[str, Any]) -> tuple[Any, str]:
@@ -178,7 +178,7 @@ def _apply(train: str, decisions: Path, out: Path, columns: dict[str, Any], as_j
     applied = apply_decisions(table, examples, read_decisions(decisions, examples), label=label)
     if applied.table.num_rows == 0:
         raise InputError(f"{decisions}: drops every row of {train}; nothing would be left to write")
-    write_table(applied.table, out)
+    write_table(applied.table, out, guard=False)
     counts = {"relabelled": applied.relabelled, "dropped": applied.dropped, "kept": applied.kept}
     if as_json:
         print_json({"out": str(out), "rows": applied.table.num_rows, **counts})

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from calmix.cli.showing import working_bar
+from calmix.cli.showing import note, working_bar
 from calmix.errors import InputError
 
 __all__ = ["predict"]
@@ -41,6 +41,8 @@ def predict(
     table = prediction_table(examples, probs, label_names=classifier.label_names)
     if abstain:
         table = with_guarantees(table, probs, classifier)
+        if classifier.beside.threshold is not None and classifier.beside.threshold.threshold is None:
+            note("nothing is accepted: the accuracy asked for with --guarantee could not be promised")
     if out is None:
         print_csv(table)
     else:

@@ -1,6 +1,7 @@
 """What commands print: figures as a table, progress as a bar, both on the right stream."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -104,7 +105,12 @@ def guarantee_lines(figures: Mapping[str, Any]) -> list[str]:
     threshold, sets = figures["guarantee"]["threshold"], figures["guarantee"]["sets"]
     asked = f"{threshold['accuracy']:.0%}"
     if threshold["threshold"] is None:
-        lines = [f"no threshold holds {asked} accuracy on this data: --abstain would accept nothing"]
+        # What a first threshold takes if nothing above it is answered wrongly: see `SelectiveThreshold.fit`.
+        least = math.ceil(math.log(threshold["error"] / 10) / math.log(threshold["accuracy"]))
+        lines = [
+            f"{asked} accuracy cannot be promised from the rows kept for it: it takes {least} sure ones without a "
+            "mistake, or more with some. --abstain would accept nothing: give more dev data, or ask for less"
+        ]
     elif threshold["threshold"] == 0:
         lines = [f"accepting every prediction keeps accuracy at {asked} or above"]
     else:

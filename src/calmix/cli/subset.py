@@ -53,5 +53,5 @@ def subset(
     if len(rows) == 0:
         raise InputError(f"{dynamics}: no sample of {train} is in that region")
     table = read_table(train) if Path(train).is_file() else examples.table
-    write_table(table.take(rows), out)
+    write_table(table.take(rows), out, guard=False)
     print(f"{len(rows):,} of {len(examples):,} samples: {out}")

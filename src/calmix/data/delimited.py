@@ -137,12 +137,13 @@ def _ragged(path: Path, delimiter: str, line: int, fields: int, expected: int) -
     )
 
 
-def write_delimited(table: pa.Table, sink: object, delimiter: str) -> None:
-    """Write a table of plain columns; strings that a spreadsheet would run as a formula get a `'` in front."""
+def write_delimited(table: pa.Table, sink: object, delimiter: str, *, guard: bool = True) -> None:
+    """Write a table of plain columns; with `guard`, strings that a spreadsheet would run get a `'` in front."""
     if table.num_columns == 1:  # an empty cell would be an empty line, and that is no row
         table = table.cast(pa.schema([(table.column_names[0], pa.string())]))
-    guarded = pa.Table.from_arrays([_guarded(column) for column in table.columns], names=table.column_names)
-    pa.csv.write_csv(guarded, sink, pa.csv.WriteOptions(delimiter=delimiter))
+    if guard:
+        table = pa.Table.from_arrays([_guarded(column) for column in table.columns], names=table.column_names)
+    pa.csv.write_csv(table, sink, pa.csv.WriteOptions(delimiter=delimiter))
 
 
 def guarded(text: str) -> str:

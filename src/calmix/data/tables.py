@@ -81,11 +81,12 @@ def _read_parquet(path: Path, compression: str) -> pa.Table:
     return table.replace_schema_metadata()
 
 
-def write_table(table: pa.Table, path: str | Path) -> None:
+def write_table(table: pa.Table, path: str | Path, *, guard: bool = True) -> None:
     """Write a table, its format and compression told by the name, whole or not at all.
 
     In CSV and TSV, lists and other nested cells are written as JSON, and strings that a spreadsheet would
-    run as a formula (beginning with = + - @, a tab or a carriage return) get a `'` in front.
+    run as a formula (beginning with = + - @, a tab or a carriage return) get a `'` in front; without `guard`,
+    they stay as they are: for copies of a table that somebody trains on.
     """
     kind, compression = format_of(path)
     with atomic_path(path) as temporary, compressed(temporary, compression) as sink:
@@ -94,7 +95,7 @@ def write_table(table: pa.Table, path: str | Path) -> None:
         elif kind == "json":
             write_json_lines(table, sink)
         else:
-            write_delimited(_flat(table), sink, _DELIMITERS[kind])
+            write_delimited(_flat(table), sink, _DELIMITERS[kind], guard=guard)
 
 
 def print_csv(table: pa.Table) -> None:

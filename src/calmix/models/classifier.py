@@ -96,7 +96,10 @@ def checkpoint_of(folder: str | Path) -> str:
     if not (path / "run.toml").is_file():
         return str(folder)
     if not (path / "model").is_dir() and (path / "metrics.json").is_file():
-        raise InputError(f"{folder}: the model of the run in it was not kept: remove the folder and train it again")
+        raise InputError(
+            f"{folder}: holds no model (it is a data map, or a run of a study that kept its figures alone): "
+            "give a run of `calmix train`"
+        )
     if not (path / "model").is_dir():
         raise InputError(f"{folder}: the run in it is not finished: repeat its command to go on")
     return str(path / "model")

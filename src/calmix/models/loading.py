@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import json
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,6 +128,9 @@ def save(model: nn.Module, tokenizer: Any, folder: Path) -> None:
     with _quiet():
         model.save_pretrained(folder)  # type: ignore[operator]
     tokenizer.save_pretrained(folder)
+    for weights in folder.glob("*.safetensors"):
+        # Written as a temporary file, that is, for nobody else to read.
+        shutil.copymode(folder / "config.json", weights)
 
 
 def is_multiple_choice(model: nn.Module) -> bool:

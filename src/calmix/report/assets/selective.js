@@ -59,7 +59,7 @@ async function showSelective() {
   };
   if (guarantee) {
     byId("guarantee").textContent = guarantee.threshold === null
-      ? `No threshold holds ${percent(guarantee.accuracy, 0)} accuracy on this data.`
+      ? `An accuracy of ${percent(guarantee.accuracy, 0)} cannot be promised: the rows kept for it are too few, or too many of them were answered wrongly.`
       : `Confidence of at least ${fixed(guarantee.threshold)} keeps accuracy at ${percent(guarantee.accuracy, 0)} or above, certain to ${percent(1 - guarantee.error, 0)}, on data like the rows kept for that.`;
   }
   chosen.addEventListener("change", draw);
