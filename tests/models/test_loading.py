@@ -267,7 +267,10 @@ def test_a_file_is_not_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["./run", "../run", "/no/run", "~/run", "runs/old/model"])
-def test_a_path_that_leads_nowhere_is_not_looked_for_on_the_hub(name: str) -> None:
+def test_a_path_that_leads_nowhere_is_not_looked_for_on_the_hub(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as caught:
         load_for_training(name, label_names=NAMES)
     assert str(caught.value) == f"{name}: no such folder"
