@@ -30,6 +30,7 @@ from calmix.mixing import choose, fill_tokens
 from calmix.models import encode, load_for_training, resolve, usable_length
 from calmix.training.batches import epoch_steps, training_set
 from calmix.training.guiding import Guidance
+from calmix.training.launching import precision_for
 from calmix.training.optimising import adamw
 from calmix.training.stepping import Stepper
 
@@ -56,7 +57,7 @@ def ours(
     AcceleratorState._reset_state()
     began = time.perf_counter()
     torch.manual_seed(0)
-    accelerator = Accelerator(mixed_precision="bf16" if torch.cuda.is_available() else "no")
+    accelerator = Accelerator(mixed_precision="bf16" if precision_for("auto") == "bf16" else "no")
     network, tokenizer = load_for_training(
         resolve(model), label_names=examples.label_names, choices=examples.kind == "choices"
     )
@@ -151,7 +152,7 @@ def huggingface(examples: Examples, model: str, *, batch_size: int, warmup: int,
             per_device_train_batch_size=batch_size,
             max_steps=warmup + steps,
             learning_rate=5e-5,
-            bf16=torch.cuda.is_available(),
+            bf16=precision_for("auto") == "bf16",
             use_cpu=not torch.cuda.is_available(),
             optim="adamw_torch_fused",
             dataloader_num_workers=workers,

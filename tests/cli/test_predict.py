@@ -63,3 +63,12 @@ def test_choices_are_predicted(calmix: Any, checkpoint: Any, files: Any, place: 
 
 def test_any_classifier_of_transformers_will_do(calmix: Any, checkpoint: Any, files: Any) -> None:
     assert len(rows_of(calmix("predict", checkpoint("bert"), files["texts"]).out)) == 3
+
+
+def test_lower_precision_gives_nearly_the_same_probabilities(calmix: Any, trained: Path, files: Any) -> None:
+    exact, lower = (
+        [float(row["confidence"]) for row in rows_of(calmix("predict", trained, files["texts"], *more).out)]
+        for more in ((), ("--precision", "bf16"))
+    )
+    assert lower != exact
+    np.testing.assert_allclose(lower, exact, atol=0.05)

@@ -1,5 +1,6 @@
 import gzip
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calmix.data import read_table, write_table
+from calmix.data import read_table, write_table, write_tables
 from calmix.data.tables import format_of
 from calmix.errors import InputError
 
@@ -174,3 +175,22 @@ def test_a_copy_to_train_on_keeps_cells_that_look_like_formulas(tmp_path: Path) 
     write_table(pa.table({"text": texts}), tmp_path / "shown.csv")
     assert read_table(tmp_path / "copy.csv")["text"].to_pylist() == texts
     assert read_table(tmp_path / "shown.csv")["text"].to_pylist() == ["'" + text for text in texts]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv.gz", "t.jsonl", "t.parquet"])
+def test_tables_written_one_after_the_other_are_one_table(tmp_path: Path, name: str) -> None:
+    table = pa.table({"id": ["a", "b", "c", "d"], "p": [0.1, 0.2, 0.3, 0.4], "names": [["x"], [], ["y", "z"], ["x"]]})
+    write_tables((table.slice(start, 3) for start in (0, 3)), tmp_path / name)
+    write_table(table, tmp_path / f"whole-{name}")
+    assert read_table(tmp_path / name).equals(read_table(tmp_path / f"whole-{name}"))
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])
+def test_a_failure_between_two_tables_leaves_no_file(tmp_path: Path, name: str) -> None:
+    def tables() -> Iterator[pa.Table]:
+        yield pa.table({"id": ["a"]})
+        raise InputError("no more")
+
+    with pytest.raises(InputError, match="no more"):
+        write_tables(tables(), tmp_path / name)
+    assert not list(tmp_path.iterdir())

@@ -102,9 +102,15 @@ def test_widths_are_rounded_up_but_never_beyond_the_limit() -> None:
     longest = int(packed.host_lengths.argmax())
     shortest = int(packed.host_lengths.argmin())
     assert packed.host_lengths[longest] > 8 >= packed.host_lengths[shortest]
-    assert packed.width(np.array([longest, shortest])) == 13
-    assert packed.width(np.array([shortest])) == 8
-    assert packed.width(np.array([shortest]), multiple=1) == packed.host_lengths[shortest]
+    assert packed.width(np.array([longest, shortest]), multiple=8) == 13
+    assert packed.width(np.array([shortest]), multiple=8) == 8
+
+
+def test_on_the_cpu_a_batch_is_as_wide_as_its_longest_sequence() -> None:
+    packed = encode(tiny.examples(30), tiny.tokenizer("bert"), max_length=64)
+    rows = np.array([4, 17])
+    assert packed.width(rows) == packed.host_lengths[rows].max()
+    assert packed.to(torch.device("meta")).width(rows) % 8 == 0
 
 
 def test_a_wider_batch_only_has_more_padding() -> None:

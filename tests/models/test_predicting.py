@@ -86,3 +86,12 @@ def test_the_model_is_in_evaluation_mode_meanwhile_and_afterwards_as_it_was(chec
     model.eval()
     predict_logits(model, packed)
     assert not model.training
+
+
+def test_lower_precision_is_near_but_not_the_same(checkpoint: Any) -> None:
+    model, tokenizer = load_trained(checkpoint("bert"))
+    packed = encode(tiny.examples(20), tokenizer, max_length=64)
+    exact, lower = predict_logits(model, packed), predict_logits(model, packed, precision="bf16")
+    assert lower.dtype == np.float32
+    assert not np.array_equal(lower, exact)
+    np.testing.assert_allclose(lower, exact, atol=0.05)

@@ -80,7 +80,9 @@ def test_a_teacher_asked_in_every_step_gives_the_weights_of_one_asked_once(quick
     assert not list(live.folder.glob("teacher-*"))
     found, expected = weights(live), weights(cached)
     for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, atol=1e-4, rtol=1e-4)
+        # A key's bias adds the same to all scores of a query: its gradient is rounding, which Adam makes steps of.
+        if not name.endswith("key.bias"):
+            torch.testing.assert_close(found[name], tensor, atol=1e-4, rtol=1e-4)
 
 
 def test_a_student_without_labels_agrees_with_its_teacher_by_name(

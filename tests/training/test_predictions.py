@@ -13,7 +13,7 @@ from calmix.calibration import ConformalSets, SelectiveThreshold
 from calmix.data import write_table
 from calmix.errors import InputError
 from calmix.models import Beside, Classifier, load
-from calmix.training import prediction_table, read_predictions, with_guarantees
+from calmix.training import prediction_table, prediction_tables, read_predictions, with_guarantees
 
 PROBS = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]])
 
@@ -45,6 +45,28 @@ def test_guarantees_say_what_to_accept_and_what_is_possible(checkpoint: Any) -> 
     table = with_guarantees(pa.table({"x": [1, 2, 3]}), PROBS, classifier)
     assert table["accepted"].to_pylist() == [True, True, False]
     assert table["possible"].to_pylist() == [["animal"], ["food"], ["animal", "food", "weather"]]
+
+
+@pytest.mark.parametrize("kind", ["text", "choices"])
+@pytest.mark.parametrize("rows", [1, 3, 7, 8])
+def test_predictions_of_some_rows_at_a_time_are_those_of_all_at_once(checkpoint: Any, kind: str, rows: int) -> None:
+    classifier = load(checkpoint("bert", choices=kind == "choices"))
+    examples = tiny.examples(7, kind=kind)
+    whole = prediction_table(examples, classifier.probabilities(examples), label_names=classifier.label_names)
+    parts = list(prediction_tables(examples, classifier, rows=rows))
+    assert [len(part) for part in parts] == [min(rows, 7 - start) for start in range(0, 7, rows)]
+    found = pa.concat_tables(parts)
+    assert found.schema == whole.schema
+    assert found["id"].to_pylist() == whole["id"].to_pylist()
+    np.testing.assert_allclose(found["confidence"], whole["confidence"], atol=1e-6)
+
+
+def test_guarantees_are_told_of_some_rows_at_a_time_too(checkpoint: Any) -> None:
+    loaded = load(checkpoint("bert"))
+    beside = Beside(threshold=SelectiveThreshold(0.6, 0.9, 0.05, 0.5), sets=ConformalSets(0.75, 0.9, "lac"))
+    classifier = Classifier(loaded.model, loaded.tokenizer, loaded.label_names, beside)
+    for part in prediction_tables(tiny.examples(5), classifier, guarantees=True, rows=2):
+        assert part.column_names[-2:] == ["accepted", "possible"]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])

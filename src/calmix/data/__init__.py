@@ -6,7 +6,7 @@ from calmix.data.files import atomic_path, open_bytes, write_json, write_text
 from calmix.data.hygiene import Duplicates, duplicates, hygiene_lines, leakage
 from calmix.data.reading import read_examples
 from calmix.data.splits import split_examples
-from calmix.data.tables import read_table, write_table
+from calmix.data.tables import read_table, write_table, write_tables
 
 __all__ = [
     "Applied",
@@ -24,5 +24,6 @@ __all__ = [
     "split_examples",
     "write_json",
     "write_table",
+    "write_tables",
     "write_text",
 ]

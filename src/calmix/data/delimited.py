@@ -137,13 +137,13 @@ def _ragged(path: Path, delimiter: str, line: int, fields: int, expected: int) -
     )
 
 
-def write_delimited(table: pa.Table, sink: object, delimiter: str, *, guard: bool = True) -> None:
+def write_delimited(table: pa.Table, sink: object, delimiter: str, *, guard: bool = True, header: bool = True) -> None:
     """Write a table of plain columns; with `guard`, strings that a spreadsheet would run get a `'` in front."""
     if table.num_columns == 1:  # an empty cell would be an empty line, and that is no row
         table = table.cast(pa.schema([(table.column_names[0], pa.string())]))
     if guard:
         table = pa.Table.from_arrays([_guarded(column) for column in table.columns], names=table.column_names)
-    pa.csv.write_csv(table, sink, pa.csv.WriteOptions(delimiter=delimiter))
+    pa.csv.write_csv(table, sink, pa.csv.WriteOptions(delimiter=delimiter, include_header=header))
 
 
 def guarded(text: str) -> str:

@@ -3,7 +3,9 @@
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -14,7 +16,7 @@ from calmix.data.jsonlines import read_json, write_json_lines
 from calmix.data.origin import listed
 from calmix.errors import InputError
 
-__all__ = ["FORMATS", "check_writable", "format_of", "print_csv", "read_table", "write_table"]
+__all__ = ["FORMATS", "check_writable", "format_of", "print_csv", "read_table", "write_table", "write_tables"]
 
 FORMATS = {
     ".csv": "csv",
@@ -88,19 +90,44 @@ def write_table(table: pa.Table, path: str | Path, *, guard: bool = True) -> Non
     run as a formula (beginning with = + - @, a tab or a carriage return) get a `'` in front; without `guard`,
     they stay as they are: for copies of a table that somebody trains on.
     """
+    write_tables([table], path, guard=guard)
+
+
+def write_tables(tables: Iterable[pa.Table], path: str | Path, *, guard: bool = True) -> None:
+    """Write the rows of one table after the other, all of the same columns, as `write_table` does.
+
+    Each is on its way to the disk before the next is asked for: what is written need not fit into memory.
+    """
     kind, compression = format_of(path)
     with atomic_path(path) as temporary, compressed(temporary, compression) as sink:
         if kind == "parquet":
-            pa.parquet.write_table(table, sink)
+            _write_parquet(tables, sink)
         elif kind == "json":
-            write_json_lines(table, sink)
+            for table in tables:
+                write_json_lines(table, sink)
         else:
-            write_delimited(_flat(table), sink, _DELIMITERS[kind], guard=guard)
+            _write_delimited(tables, sink, _DELIMITERS[kind], guard=guard)
 
 
-def print_csv(table: pa.Table) -> None:
-    """Write a table to standard output as CSV, guarded as in `write_table`."""
-    write_delimited(_flat(table), sys.stdout.buffer, ",")
+def _write_parquet(tables: Iterable[pa.Table], sink: Any) -> None:
+    writer = None
+    try:
+        for table in tables:
+            writer = writer or pa.parquet.ParquetWriter(sink, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _write_delimited(tables: Iterable[pa.Table], sink: Any, delimiter: str, *, guard: bool = True) -> None:
+    for number, table in enumerate(tables):
+        write_delimited(_flat(table), sink, delimiter, guard=guard, header=number == 0)
+
+
+def print_csv(tables: Iterable[pa.Table]) -> None:
+    """Write the rows of tables to standard output as CSV, guarded as in `write_table`."""
+    _write_delimited(tables, sys.stdout.buffer, ",")
     sys.stdout.flush()
 
 

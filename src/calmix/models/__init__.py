@@ -14,12 +14,13 @@ from calmix.models.loading import (
     resolve,
     save,
 )
-from calmix.models.predicting import predict_logits
+from calmix.models.predicting import Arithmetic, predict_logits
 from calmix.models.sites import Edit, Site, head_input, last_tokens, pooled, rewriting, site_of_layer
 
 __all__ = [
     "KIND",
     "Anatomy",
+    "Arithmetic",
     "Beside",
     "Classifier",
     "Edit",

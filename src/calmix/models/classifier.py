@@ -17,7 +17,7 @@ from calmix.errors import InputError
 from calmix.models.beside import Beside, read_beside
 from calmix.models.encoding import Packed, encode, usable_length
 from calmix.models.loading import is_multiple_choice, label_names_of, load_trained
-from calmix.models.predicting import predict_logits
+from calmix.models.predicting import Arithmetic, predict_logits
 
 __all__ = ["KIND", "Classifier", "checkpoint_of", "load"]
 
@@ -36,6 +36,7 @@ class Classifier:
     tokenizer: Any
     label_names: tuple[str, ...]
     beside: Beside = field(default_factory=Beside)
+    precision: Arithmetic = "fp32"
 
     @property
     def multiple_choice(self) -> bool:
@@ -63,7 +64,7 @@ class Classifier:
 
     def logits(self, examples: Examples, *, progress: Callable[[int], None] | None = None) -> NDArray[np.float32]:
         """Return the logits of examples; choices a row does not have are −inf."""
-        return predict_logits(self.model, self.encode(examples), progress=progress)
+        return predict_logits(self.model, self.encode(examples), precision=self.precision, progress=progress)
 
     def probabilities(
         self, examples: Examples, *, progress: Callable[[int], None] | None = None
@@ -82,12 +83,16 @@ class Classifier:
         return [self.label_names[k] for k in winners] if self.label_names else winners.tolist()
 
 
-def load(folder: str | Path) -> Classifier:
-    """Return the classifier in a checkpoint or run folder (or by hub name), on the GPU if there is one."""
+def load(folder: str | Path, *, precision: Arithmetic = "fp32") -> Classifier:
+    """Return the classifier in a checkpoint or run folder (or by hub name), on the GPU if there is one.
+
+    With `precision="bf16"` it predicts about twice as fast where the hardware has that arithmetic, and its
+    probabilities differ in the third digit.
+    """
     name = checkpoint_of(folder)
     model, tokenizer = load_trained(name)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return Classifier(model, tokenizer, label_names_of(model), read_beside(Path(name)))
+    return Classifier(model, tokenizer, label_names_of(model), read_beside(Path(name)), precision)
 
 
 def checkpoint_of(folder: str | Path) -> str:

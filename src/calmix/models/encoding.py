@@ -1,13 +1,14 @@
 """Examples → token ids, tokenised once and kept packed; batches are cut from the pack on any device."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from transformers.tokenization_utils_base import PaddingStrategy, TruncationStrategy
 
 from calmix.data import Examples
 from calmix.errors import InputError
@@ -15,6 +16,7 @@ from calmix.errors import InputError
 __all__ = ["Packed", "counts_from_padding", "encode", "usable_length"]
 
 _CHUNK = 8192
+_NONE: NDArray[np.int32] = np.empty(0, np.int32)
 
 # RoBERTa and its kin count positions from pad_token_id + 1: two of their position embeddings are never a token's.
 _COUNT_FROM_PADDING = {
@@ -60,8 +62,14 @@ class Packed:
             first=self.first.to(device),
         )
 
-    def width(self, rows: NDArray[np.int64], multiple: int = 8) -> int:
-        """Return the padded length of a batch: its longest sequence, rounded up to `multiple` within the limit."""
+    def width(self, rows: NDArray[np.int64], multiple: int | None = None) -> int:
+        """Return the padded length of a batch: its longest sequence, rounded up to `multiple` within the limit.
+
+        Unless it is given, that is 1 where the ids are in main memory: processors gain nothing from round widths,
+        while GPUs have faster kernels for multiples of eight, and fewer shapes to capture.
+        """
+        if multiple is None:
+            multiple = 1 if self.ids.device.type == "cpu" else 8
         longest = int(self.host_lengths[rows].max())
         return min(-(-longest // multiple) * multiple, self.limit)
 
@@ -102,40 +110,18 @@ def counts_from_padding(config: Any) -> bool:
 def encode(examples: Examples, tokenizer: Any, *, max_length: int) -> Packed:
     """Return the packed token ids of every example; texts above `max_length` tokens lose their end."""
     counts = examples.choice_counts
-    texts: Sequence[str] = examples.column("text")
-    seconds: Sequence[str] | None = None
-    if counts is not None:
-        texts = [text for text, count in zip(texts, counts, strict=True) for _ in range(count)]
-        seconds = [choice for choices in examples.column("choices") for choice in choices]
-    elif examples.kind == "pair":
-        seconds = examples.column("text_b")
-    marks = tokenizer.num_special_tokens_to_add(pair=seconds is not None)
+    marks = tokenizer.num_special_tokens_to_add(pair=examples.kind != "text")
     if max_length <= marks:
         # The tokenizers library would not cut at all then.
         raise InputError(
             f"max_length {max_length} leaves no room for text: this tokenizer adds {marks} marks of its own"
         )
-
-    ids: list[NDArray[np.int32]] = []
-    types: list[NDArray[np.int8]] = []
-    lengths = np.empty(len(texts), dtype=np.int64)
-    cut = np.zeros(len(texts), dtype=bool)
-    for start in range(0, len(texts), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        encoded = tokenizer(
-            texts[part],
-            None if seconds is None else seconds[part],
-            truncation="longest_first",
-            max_length=max_length,
-            return_attention_mask=False,
-        )
-        rows = encoded["input_ids"]
-        lengths[part] = [len(row) for row in rows]
-        ids.append(np.fromiter((i for row in rows for i in row), dtype=np.int32))
-        if "token_type_ids" in encoded and seconds is not None:
-            types.append(np.fromiter((t for row in encoded["token_type_ids"] for t in row), dtype=np.int8))
-        if encoded.encodings is not None:
-            cut[part] = [bool(e.overflowing) for e in encoded.encodings]
+    parts = [
+        _encoded(*_texts(examples, start, _CHUNK), tokenizer, max_length) for start in range(0, len(examples), _CHUNK)
+    ]
+    ids, types, sizes, cuts = zip(*parts, strict=True) if parts else ((_NONE,), (None,), (_NONE,), (_NONE,))
+    lengths = np.concatenate(sizes).astype(np.int64)
+    cut = np.concatenate(cuts).astype(bool)
 
     if not lengths.all():
         _refuse_empty(examples, int(np.flatnonzero(lengths == 0)[0]), counts)
@@ -143,8 +129,8 @@ def encode(examples: Examples, tokenizer: Any, *, max_length: int) -> Packed:
     per_sample = np.ones(len(examples), dtype=np.int64) if counts is None else np.asarray(counts, dtype=np.int64)
     first = np.cumsum(per_sample) - per_sample
     return Packed(
-        ids=torch.from_numpy(np.concatenate(ids or [np.empty(0, np.int32)])),
-        types=torch.from_numpy(np.concatenate(types)) if types else None,
+        ids=torch.from_numpy(np.concatenate(ids)),
+        types=None if types[0] is None else torch.from_numpy(np.concatenate(types)),
         starts=torch.from_numpy(starts),
         lengths=torch.from_numpy(lengths),
         first=torch.from_numpy(first),
@@ -153,6 +139,54 @@ def encode(examples: Examples, tokenizer: Any, *, max_length: int) -> Packed:
         pad_id=tokenizer.pad_token_id,
         limit=max_length,
         truncated=int(np.logical_or.reduceat(cut, first).sum()) if len(first) else 0,
+    )
+
+
+def _texts(examples: Examples, start: int, count: int) -> tuple[list[str], list[str] | None]:
+    """Return the sequences of some samples: their first texts, and their second ones where there are any."""
+    table = examples.table.slice(start, count)
+    texts = table["text"].to_pylist()
+    if examples.kind == "text":
+        return texts, None
+    if examples.kind == "pair":
+        return texts, table["text_b"].to_pylist()
+    choices = table["choices"].to_pylist()
+    return [text for text, row in zip(texts, choices, strict=True) for _ in row], [c for row in choices for c in row]
+
+
+def _encoded(
+    texts: list[str], seconds: list[str] | None, tokenizer: Any, max_length: int
+) -> tuple[NDArray[np.int32], NDArray[np.int8] | None, NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the ids of sequences end to end, their types if the model reads them, lengths, and which were cut."""
+    typed = seconds is not None and "token_type_ids" in tokenizer.model_input_names
+    if tokenizer.is_fast:
+        # What the tokenizer does when it is called, less the offsets in the text and the detour over dictionaries,
+        # which take more time than the tokens.
+        tokenizer.set_truncation_and_padding(
+            padding_strategy=PaddingStrategy.DO_NOT_PAD,
+            truncation_strategy=TruncationStrategy.LONGEST_FIRST,
+            max_length=max_length,
+            stride=0,
+            pad_to_multiple_of=None,
+            padding_side=None,
+        )
+        backend = tokenizer.backend_tokenizer
+        backend.encode_special_tokens = tokenizer.split_special_tokens
+        encodings = backend.encode_batch_fast(texts if seconds is None else list(zip(texts, seconds, strict=True)))
+        rows = [encoding.ids for encoding in encodings]
+        types = [encoding.type_ids for encoding in encodings] if typed else []
+        cut = [bool(encoding.overflowing) for encoding in encodings]
+    else:
+        encoded = tokenizer(
+            texts, seconds, truncation="longest_first", max_length=max_length, return_attention_mask=False
+        )
+        rows, types = encoded["input_ids"], encoded["token_type_ids"] if typed else []
+        cut = [False] * len(rows)
+    return (
+        np.fromiter(chain.from_iterable(rows), dtype=np.int32),
+        np.fromiter(chain.from_iterable(types), dtype=np.int8) if typed else None,
+        np.array([len(row) for row in rows], dtype=np.int64),
+        np.array(cut, dtype=bool),
     )
 
 

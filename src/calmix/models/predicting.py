@@ -1,7 +1,8 @@
 """Logits for many examples: sorted by length, large batches, no gradient, in the examples' own order."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from typing import Literal
 
 import numpy as np
 import torch
@@ -10,7 +11,12 @@ from torch import nn
 
 from calmix.models.encoding import Packed
 
-__all__ = ["predict_logits"]
+__all__ = ["Arithmetic", "predict_logits"]
+
+Arithmetic = Literal["fp32", "bf16"]
+
+# Padded tokens in a batch: a GPU wants to be filled, while what a processor computes should stay in its cache.
+_TOKENS_ON_CPU, _TOKENS = 1024, 16_384
 
 
 def predict_logits(
@@ -18,16 +24,19 @@ def predict_logits(
     packed: Packed,
     *,
     rows: NDArray[np.int64] | None = None,
-    tokens: int = 16_384,
+    tokens: int | None = None,
+    precision: Arithmetic = "fp32",
     progress: Callable[[int], None] | None = None,
 ) -> NDArray[np.float32]:
     """Return the logits [samples, classes or choices]; choices a row does not have are −inf.
 
-    `rows` asks for some samples only, in that order. `tokens` bounds the padded size of a batch, so that memory
-    does not depend on the texts' lengths. The model is put in evaluation mode for the time being.
+    `rows` asks for some samples only, in that order. `tokens` bounds the padded size of a batch (unless it is one
+    long text), so that memory does not depend on the texts' lengths. In bf16, about twice as fast where the hardware
+    has it, logits keep some three digits. The model is put in evaluation mode for the time being.
     """
     device = next(model.parameters()).device
     packed = packed.to(device)
+    most = tokens or (_TOKENS_ON_CPU if device.type == "cpu" else _TOKENS)
     counts = packed.counts
     asked = np.arange(len(packed)) if rows is None else rows
     keys = (packed.host_lengths[asked],) if counts is None else (packed.host_lengths[asked], counts[asked])
@@ -35,12 +44,13 @@ def predict_logits(
     columns = None if counts is None else int(counts.max())
     out: NDArray[np.float32] | None = None
     start = 0
-    with _evaluating(model), torch.inference_mode():
+    lower = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+    with _evaluating(model), torch.inference_mode(), lower:
         while start < len(order):
             longest = asked[order[start : start + 1]]
             width = packed.width(longest)
             choices = None if counts is None else int(counts[longest[0]])
-            size = max(1, tokens // (width * (choices or 1)))
+            size = max(1, most // (width * (choices or 1)))
             places = order[start : start + size]
             if counts is not None:
                 places = places[counts[asked[places]] == choices]

@@ -8,7 +8,7 @@ from calmix.training.folder import FinishedRun
 from calmix.training.launching import processes
 from calmix.training.loop import Progress
 from calmix.training.pipeline import Run, train
-from calmix.training.predictions import prediction_table, read_predictions, with_guarantees
+from calmix.training.predictions import prediction_table, prediction_tables, read_predictions, with_guarantees
 from calmix.training.pushing import check_name, push
 from calmix.training.surveying import Survey, survey
 
@@ -27,6 +27,7 @@ __all__ = [
     "measure",
     "measure_groups",
     "prediction_table",
+    "prediction_tables",
     "processes",
     "push",
     "read_predictions",

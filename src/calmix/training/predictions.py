@@ -1,6 +1,7 @@
 """Predictions as a table: one row per example, readable by anything."""
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,10 @@ from calmix.data.tables import format_of
 from calmix.errors import InputError
 from calmix.models import Classifier
 
-__all__ = ["prediction_table", "read_predictions", "with_guarantees"]
+__all__ = ["prediction_table", "prediction_tables", "read_predictions", "with_guarantees"]
+
+# Rows predicted at a time: enough for texts of every length to find others of their length.
+_ROWS = 65_536
 
 
 def prediction_table(
@@ -45,6 +49,22 @@ def prediction_table(
         widths = counts if counts is not None else np.full(len(logits), logits.shape[1])
         columns["logits"] = pa.array([row[:width] for row, width in zip(logits, widths, strict=True)])
     return pa.table(columns)
+
+
+def prediction_tables(
+    examples: Examples,
+    classifier: Classifier,
+    *,
+    guarantees: bool = False,
+    rows: int = _ROWS,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[pa.Table]:
+    """Yield the predictions of so many rows at a time, so that a file of any length takes the memory of one of them."""
+    for start in range(0, len(examples), rows):
+        part = examples.take(np.arange(start, min(start + rows, len(examples))))
+        probs = classifier.probabilities(part, progress=progress)
+        table = prediction_table(part, probs, label_names=classifier.label_names)
+        yield with_guarantees(table, probs, classifier) if guarantees else table
 
 
 def with_guarantees(table: pa.Table, probs: NDArray[np.float64], classifier: Classifier) -> pa.Table:
