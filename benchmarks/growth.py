@@ -189,7 +189,7 @@ def peak() -> int:
 
 def alone(measure: Callable[[int], Figures], size: int) -> Figures:
     """Return what a process of its own measures."""
-    with mp.get_context("spawn").Pool(1, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with mp.get_context("fork").Pool(1) as pool:
         return pool.apply(measure, (size,))
 
 
@@ -204,6 +204,7 @@ def main() -> None:
     parser.add_argument("--largest", type=int, default=1_000_000)
     parser.add_argument("--json")
     options = parser.parse_args()
+    torch.set_num_threads(1)
     every = [n for n in (1_000, 10_000, 30_000, 100_000, 300_000, 1_000_000) if n <= options.largest]
     many = [2, 10, 100, 1_000, 3_000, 10_000]
     plan: dict[str, tuple[Callable[[int], Figures], list[int]]] = {

@@ -55,7 +55,9 @@ def test_without_random_draws_each_run_is_the_one_it_would_be_alone(calm: Path, 
         one, other = (load_file(folder / "model" / "model.safetensors") for folder in (alone, beside))
         assert one.keys() == other.keys()
         for name, weight in one.items():
-            torch.testing.assert_close(other[name], weight, rtol=2e-2, atol=2e-3, msg=name)
+            # A key's bias adds the same to all scores of a query: its gradient is rounding, which Adam makes steps of.
+            if not name.endswith("key.bias"):
+                torch.testing.assert_close(other[name], weight, rtol=2e-2, atol=2e-3, msg=name)
         one_map, other_map = (Dynamics.load(folder / "datamap.parquet") for folder in (alone, beside))
         assert other_map.observations.tolist() == one_map.observations.tolist() == [2] * 45
         np.testing.assert_allclose(other_map.aum, one_map.aum, atol=1e-3)
