@@ -51,7 +51,11 @@ def intervals(probs: Probs, labels: Labels, *, bins: int = 15, n: int = 500, see
     # A certain mistake has an infinite NLL, and so no interval.
     with np.errstate(invalid="ignore"):
         low, high = np.quantile(values, [0.025, 0.975], axis=0) - (values.mean(axis=0) - estimate)
-    return {name: [0.0 if a < 0 else float(a), float(b)] for name, a, b in zip(DECISIVE, low, high, strict=True)}
+    # None of them is negative, and 0 has no sign.
+    return {
+        name: [0.0 if bound <= 0 else float(bound) for bound in bounds]
+        for name, *bounds in zip(DECISIVE, low, high, strict=True)
+    }
 
 
 def differences(
