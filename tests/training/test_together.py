@@ -16,7 +16,7 @@ from calmix.dynamics import Dynamics
 from calmix.errors import InputError, TrainingError
 from calmix.mixing import RECIPES
 from calmix.training import pipeline, train
-from calmix.training.pipeline import Run
+from calmix.training.halves import Run
 from calmix.training.stepping import Stepper
 from calmix.training.together import train_together
 

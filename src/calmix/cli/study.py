@@ -126,7 +126,8 @@ def _print(done: "Outcome", page: Path | None) -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from calmix.study.writing import TITLES, column_title, shown
+    from calmix.report.titles import TITLES
+    from calmix.study.writing import column_title, shown
 
     console = Console(highlight=False)
     for table in done.tables:

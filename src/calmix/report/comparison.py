@@ -13,14 +13,13 @@ from calmix.report.reliability import prepare_reliability
 from calmix.report.run_page import curve_data
 from calmix.report.runs import Judged, RunFolder, read_run
 from calmix.report.selective import prepare_risk_coverage
+from calmix.report.titles import HIGHER
 from calmix.report.verdict import prepare_verdict
 from calmix.training import differences
 from calmix.training.evaluating import DECISIVE
 
 __all__ = ["Difference", "compare", "comparison_page", "run_names", "write_comparison"]
 
-# Of these, more is better.
-_RISING = ("accuracy",)
 _MOST = 8
 
 
@@ -71,7 +70,7 @@ def compare(judged: Judged, other: Judged, bins: int) -> dict[str, Difference] |
 def _verdict(name: str, low: float, high: float) -> Literal["better", "worse", "unclear"]:
     if not (low > 0 or high < 0):
         return "unclear"
-    return "better" if (low > 0) == (name in _RISING) else "worse"
+    return "better" if (low > 0) == (name in HIGHER) else "worse"
 
 
 def _set(name: str, runs: Sequence[RunFolder]) -> dict[str, Any]:

@@ -7,29 +7,11 @@ from typing import Any, Literal
 
 from calmix.errors import InputError
 from calmix.report.page import render_page, write_page
+from calmix.report.titles import DECIMALS, HIGHER, TITLES
 
 __all__ = ["study_page", "write_study_page"]
 
 _FORMAT = 1
-_TITLES = {
-    "accuracy": "Accuracy (%)",
-    "mcc": "MCC (%)",
-    "macro_f1": "Macro F1 (%)",
-    "ece": "ECE (%)",
-    "oe": "OE (%)",
-    "nll": "NLL",
-    "brier": "Brier score",
-    "debiased_ece": "Debiased ECE (%)",
-    "adaptive_ece": "Adaptive ECE (%)",
-    "classwise_ece": "Class-wise ECE (%)",
-    "smooth_ece": "Smooth ECE (%)",
-    "mce": "MCE (%)",
-    "aurc": "AURC (%)",
-    "seconds": "Training seconds",
-}
-# Of these, more is better; the others' decimals, where they are no percentage.
-_RISING = ("accuracy", "mcc", "macro_f1")
-_PLAIN = {"nll": 3, "brier": 3, "seconds": 1}
 # The figures that diagrams are made of.
 _DRAWN = ("task", "model", "setting", "method", "seed", "data", "domain", "scaled", "seconds", "accuracy", "ece", "oe")
 
@@ -80,7 +62,7 @@ def _read(file: Path) -> dict[str, Any]:
 def _verdict(entry: Mapping[str, Any]) -> Verdict:
     if not entry["stands"] or entry["difference"] is None:
         return "unclear"
-    return "better" if (entry["difference"] > 0) == (entry["figure"] in _RISING) else "worse"
+    return "better" if (entry["difference"] > 0) == (entry["figure"] in HIGHER) else "worse"
 
 
 def _counts(entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -144,7 +126,7 @@ def _tables(
     for (figure, model, setting), here in found.items():
         columns = list(dict.fromkeys((e["task"], e["data"], e["scaled"], e["figure"]) for e in here))
         cells = {(e["method"], (e["task"], e["data"], e["scaled"], e["figure"])): _cell(e) for e in here}
-        parts = [_TITLES.get(figure, figure)]
+        parts = [TITLES.get(figure, figure)]
         parts += [Path(model).name] if len(study["models"]) > 1 else []
         parts += [setting] if setting else []
         shown = [method for method in methods if any(e["method"] == method for e in here)]
@@ -164,7 +146,7 @@ def _column(task: str, data: str, scaled: bool, figure: str) -> str:
 
 
 def _cell(entry: Mapping[str, Any]) -> dict[str, Any]:
-    factor, decimals = (1, _PLAIN[entry["figure"]]) if entry["figure"] in _PLAIN else (100, 2)
+    factor, decimals = (1, DECIMALS[entry["figure"]]) if entry["figure"] in DECIMALS else (100, 2)
     spread, low, high = entry["spread"], entry["low"], entry["high"]
     tested = entry["stands"] is not None and low is not None and high is not None
     return {

@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from calmix.report.titles import HIGHER
 from calmix.study.asking import Study
 from calmix.study.collecting import Predictions, predictions_of
 from calmix.study.comparing import COMPARED, Difference, Resampled, Resamples, difference, resampled
 from calmix.study.grid import Cell, Plan
 from calmix.study.working import Storage
 
-__all__ = ["HIGHER", "UNSCALED", "Column", "Entry", "Table", "tabulate"]
+__all__ = ["UNSCALED", "Column", "Entry", "Table", "tabulate"]
 
-HIGHER = ("accuracy", "mcc", "macro_f1")
-"""Figures of which more is better; of all others, less."""
 UNSCALED = (*HIGHER, "seconds")
 """Figures that no temperature changes."""
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from calmix._version import __version__
 from calmix.data import write_json, write_table, write_text
+from calmix.report.titles import DECIMALS, TITLES
 from calmix.study.collecting import figures_table
 from calmix.study.grid import Plan
 from calmix.study.papers import PaperFigures
@@ -18,28 +19,10 @@ from calmix.study.working import Storage
 from calmix.training import json_safe
 from calmix.training.folder import versions
 
-__all__ = ["FORMAT", "TITLES", "column_title", "entries_table", "latex", "markdown", "shown", "write_outcome"]
+__all__ = ["FORMAT", "column_title", "entries_table", "latex", "markdown", "shown", "write_outcome"]
 
 FORMAT = 1
 """Of study.json: raised when a reader would have to know."""
-
-TITLES = {
-    "accuracy": "Accuracy (%)",
-    "mcc": "MCC (%)",
-    "macro_f1": "Macro-F1 (%)",
-    "ece": "ECE (%)",
-    "oe": "OE (%)",
-    "nll": "NLL",
-    "brier": "Brier score",
-    "debiased_ece": "Debiased ECE (%)",
-    "adaptive_ece": "Adaptive ECE (%)",
-    "classwise_ece": "Class-wise ECE (%)",
-    "smooth_ece": "Smooth ECE (%)",
-    "mce": "MCE (%)",
-    "aurc": "AURC (%)",
-    "seconds": "Training seconds",
-}
-_PLAIN = {"nll": 3, "brier": 3, "seconds": 1}  # decimals of what is no percentage
 
 
 def write_outcome(
@@ -59,7 +42,7 @@ def shown(figure: str, entry: Entry | None) -> str:
         return "–"
     if not math.isfinite(entry.mean):
         return "not finite"
-    factor, decimals = (1, _PLAIN[figure]) if figure in _PLAIN else (100, 2)
+    factor, decimals = (1, DECIMALS[figure]) if figure in DECIMALS else (100, 2)
     value = f"{factor * entry.mean:.{decimals}f}"
     return value if math.isnan(entry.spread) else f"{value} ± {factor * entry.spread:.{decimals}f}"
 

@@ -5,9 +5,10 @@ from calmix.training.distillation import distil
 from calmix.training.evaluating import differences, intervals, json_safe, measure, measure_groups
 from calmix.training.exporting import export_onnx
 from calmix.training.folder import FinishedRun
+from calmix.training.halves import Run
 from calmix.training.launching import processes
 from calmix.training.loop import Progress
-from calmix.training.pipeline import Run, train
+from calmix.training.pipeline import train
 from calmix.training.predictions import prediction_table, prediction_tables, read_predictions, with_guarantees
 from calmix.training.pushing import check_name, push
 from calmix.training.surveying import Survey, survey

@@ -7,7 +7,8 @@ from typing import Any
 from calmix.errors import InputError
 from calmix.mixing import Form
 from calmix.training.folder import FinishedRun
-from calmix.training.pipeline import Run, train
+from calmix.training.halves import Run
+from calmix.training.pipeline import train
 from calmix.training.preparing import Source
 from calmix.training.teachers import Teacher
 

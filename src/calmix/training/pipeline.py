@@ -4,15 +4,13 @@ import copy
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial, wraps
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
-import numpy as np
 import torch
 from accelerate import Accelerator
-from numpy.typing import NDArray
 from torch import nn
 
 from calmix.errors import InputError
@@ -22,6 +20,7 @@ from calmix.training.batches import TrainingSet, training_set
 from calmix.training.finishing import finish
 from calmix.training.folder import abandon, begin_run, config_hash, find_run, is_finished, locked
 from calmix.training.guiding import Guidance, Record, partner_notes, record_notes
+from calmix.training.halves import Ready, Run, alone
 from calmix.training.keeping import Fit
 from calmix.training.launching import (
     Precision,
@@ -31,7 +30,7 @@ from calmix.training.launching import (
     precision_for,
     start_trackers,
 )
-from calmix.training.loop import Progress, fit, predict_everywhere
+from calmix.training.loop import Progress, predict_everywhere
 from calmix.training.mapping import Known, check_guided, known_dynamics, map_notes, write_map
 from calmix.training.naming import recipe_name
 from calmix.training.optimising import Schedule, adamw, check_hyper
@@ -42,95 +41,7 @@ from calmix.training.selecting import Selection
 from calmix.training.stepping import Stepper
 from calmix.training.teachers import Teacher, lesson_of, load_teachers, rehearsed_lesson
 
-__all__ = ["Ready", "Run", "begun", "ended", "stages", "train"]
-
-P = ParamSpec("P")
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished run: where it is and what came out."""
-
-    folder: Path
-    metrics: dict[str, Any]
-
-    @property
-    def model(self) -> Path:
-        """The calibrated checkpoint: `calmix.load` and transformers' `from_pretrained` both read it."""
-        return self.folder / "model"
-
-
-@dataclass(frozen=True, eq=False)
-class Ready:
-    """A run with everything prepared: what is left is to train, then to measure and to write."""
-
-    network: nn.Module
-    data: TrainingSet
-    recipe: Recipe
-    guidance: Guidance
-    accelerator: Accelerator
-    fill: Mapping[str, int]
-    dev: tuple[Packed, NDArray[np.int64]]
-    folder: Path
-    config: Mapping[str, Any]
-    hyper: Mapping[str, Any]
-    saving: Mapping[str, Any]
-    on_progress: Callable[[Progress], None] | None
-
-    def fit(self) -> Fit:
-        """Train the network and leave it with the weights of its best epoch."""
-        return fit(
-            self.network,
-            self.data,
-            self.recipe,
-            self.guidance,
-            accelerator=self.accelerator,
-            fill=self.fill,
-            dev=self.dev,
-            out=self.folder,
-            on_progress=self.on_progress,
-            **self.hyper,
-            **self.saving,
-        )
-
-
-def _alone(stages: Callable[P, Generator[Ready, Fit, Run]]) -> Callable[P, Run]:
-    """Return the stages of a run as one function: prepare, train, finish."""
-
-    @wraps(stages)
-    def train(*args: P.args, **asked: P.kwargs) -> Run:
-        making = stages(*args, **asked)
-        ready = begun(making)
-        if isinstance(ready, Run):
-            return ready
-        try:
-            done = ready.fit()
-        except BaseException as error:
-            making.throw(error)  # so that what was begun is taken back
-            raise
-        return ended(making, done)
-
-    train.__name__ = train.__qualname__ = "train"
-    return train
-
-
-def begun(making: Generator[Ready, Fit, Run]) -> Ready | Run:
-    """Return a run that is ready to be trained, or, of a dry run, what it would cost."""
-    try:
-        return next(making)
-    except StopIteration as stop:
-        found: Run = stop.value
-        return found
-
-
-def ended(making: Generator[Ready, Fit, Run], done: Fit) -> Run:
-    """Return the finished run of a training that is done."""
-    try:
-        making.send(done)
-    except StopIteration as stop:
-        found: Run = stop.value
-        return found
-    raise AssertionError("a run has two halves")
+__all__ = ["stages", "train"]
 
 
 def stages(
@@ -375,7 +286,7 @@ def stages(
     return Run(folder, metrics)
 
 
-train = _alone(stages)
+train = alone(stages)
 
 
 def _first_run(

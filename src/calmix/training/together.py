@@ -14,11 +14,12 @@ from calmix.errors import TrainingError
 from calmix.mixing import RECIPES, Step
 from calmix.training.batches import epoch_steps_together, seed_for
 from calmix.training.guiding import Guidance
+from calmix.training.halves import Ready, Run, begun, ended
 from calmix.training.interrupting import Interrupted, interrupts_held
 from calmix.training.keeping import Fit, Keeper
 from calmix.training.loop import Progress, epoch_entry
 from calmix.training.optimising import adamw, learning_rate
-from calmix.training.pipeline import Ready, Run, begun, ended, stages
+from calmix.training.pipeline import stages
 from calmix.training.stepping import Stepper
 
 __all__ = ["fit_together", "train_together"]
@@ -55,7 +56,8 @@ def train_together(asked: Sequence[Mapping[str, Any]], *, on_cpu: bool = False) 
                 open_runs.discard(place)
                 continue
             if isinstance(found, Run):
-                end(place, partial(lambda done: done, found))
+                outcome[place] = found
+                open_runs.discard(place)
             else:
                 ready[place] = found
         fits = _fitted(list(ready.values()), on_cpu=on_cpu)

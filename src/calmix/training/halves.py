@@ -1,0 +1,109 @@
+"""A run in two halves, prepared and finished, with its training in between: alone, or beside others."""
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import numpy as np
+from accelerate import Accelerator
+from numpy.typing import NDArray
+from torch import nn
+
+from calmix.mixing import Recipe
+from calmix.models import Packed
+from calmix.training.batches import TrainingSet
+from calmix.training.guiding import Guidance
+from calmix.training.keeping import Fit
+from calmix.training.loop import Progress, fit
+
+__all__ = ["Ready", "Run", "alone", "begun", "ended"]
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: where it is and what came out."""
+
+    folder: Path
+    metrics: dict[str, Any]
+
+    @property
+    def model(self) -> Path:
+        """The calibrated checkpoint: `calmix.load` and transformers' `from_pretrained` both read it."""
+        return self.folder / "model"
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """A run with everything prepared: what is left is to train, then to measure and to write."""
+
+    network: nn.Module
+    data: TrainingSet
+    recipe: Recipe
+    guidance: Guidance
+    accelerator: Accelerator
+    fill: Mapping[str, int]
+    dev: tuple[Packed, NDArray[np.int64]]
+    folder: Path
+    config: Mapping[str, Any]
+    hyper: Mapping[str, Any]
+    saving: Mapping[str, Any]
+    on_progress: Callable[[Progress], None] | None
+
+    def fit(self) -> Fit:
+        """Train the network and leave it with the weights of its best epoch."""
+        return fit(
+            self.network,
+            self.data,
+            self.recipe,
+            self.guidance,
+            accelerator=self.accelerator,
+            fill=self.fill,
+            dev=self.dev,
+            out=self.folder,
+            on_progress=self.on_progress,
+            **self.hyper,
+            **self.saving,
+        )
+
+
+def alone(stages: Callable[P, Generator[Ready, Fit, Run]]) -> Callable[P, Run]:
+    """Return the stages of a run as one function: prepare, train, finish."""
+
+    @wraps(stages)
+    def train(*args: P.args, **asked: P.kwargs) -> Run:
+        making = stages(*args, **asked)
+        ready = begun(making)
+        if isinstance(ready, Run):
+            return ready
+        try:
+            done = ready.fit()
+        except BaseException as error:
+            making.throw(error)  # so that what was begun is taken back
+            raise
+        return ended(making, done)
+
+    train.__name__ = train.__qualname__ = "train"
+    return train
+
+
+def begun(making: Generator[Ready, Fit, Run]) -> Ready | Run:
+    """Return a run that is ready to be trained, or, of a dry run, what it would cost."""
+    try:
+        return next(making)
+    except StopIteration as stop:
+        found: Run = stop.value
+        return found
+
+
+def ended(making: Generator[Ready, Fit, Run], done: Fit) -> Run:
+    """Return the finished run of a training that is done."""
+    try:
+        making.send(done)
+    except StopIteration as stop:
+        found: Run = stop.value
+        return found
+    raise AssertionError("a run has two halves")
