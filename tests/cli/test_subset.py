@@ -48,7 +48,7 @@ def test_the_filter_leaves_out_what_it_dropped(calmix: Any, files: Any, mapped: 
     assert calmix(*words, "--out", "all.parquet").code == 0
     assert calmix(*words, "--filtered", "--out", "kept.parquet").code == 0
     table = pq.read_table(mapped / "datamap.parquet")
-    dropped = {i for i, kept in zip(table["id"].to_pylist(), table["kept"].to_pylist(), strict=True) if not kept}
+    dropped = {i for i, kept in zip(table["id"].to_pylist(), table["kept"].to_pylist(), strict=True) if kept is False}
     texts = [read_examples(place / f"{name}.parquet").ids for name in ("all", "kept")]
     assert dropped
     assert texts[1] == [i for i in texts[0] if i not in dropped]
@@ -59,7 +59,7 @@ def test_a_training_run_has_a_map_too(calmix: Any, trained: Path, files: Any, pl
     assert ended.code == 0, ended.err
     ended = calmix("subset", files["train"], "--dynamics", trained, "--filtered", "--out", "other.csv")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
-    assert "has no AUM filter: make the map with `calmix map --filter`" in ended.err
+    assert "has no AUM filter for the region both: make it with `calmix map --filter --judge both`" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,11 @@ def test_a_training_run_has_a_map_too(calmix: Any, trained: Path, files: Any, pl
         (["TRAIN", "--dynamics", "MAP", "--out", "a.csv", "--fraction", "nan"], "--fraction must be above 0"),
         (["TRAIN", "--dynamics", "MAP", "--out", "a.csv", "--fraction", "0.001"], "no sample of"),
         (["TRAIN", "--dynamics", "MAP", "--out", "a.csv", "--take", "some"], "'some'"),
+        (
+            ["TRAIN", "--dynamics", "MAP", "--out", "a.csv", "--take", "ambiguous", "--filtered"],
+            "for the region ambiguous",
+        ),
+        (["TRAIN", "--dynamics", "MAP", "--out", "a.csv", "--take", "hard", "--filtered"], "not hard ones"),
         (["none.csv", "--dynamics", "MAP", "--out", "a.csv"], "none.csv: no such file"),
     ],
 )

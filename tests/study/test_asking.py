@@ -93,6 +93,7 @@ METHOD = "[[method]]\n"
         (f'tasks = ["desk"]\n{METHOD}ensemble = {{ members = 2 }}', "say of which method"),
         (f'tasks = ["desk"]\n{METHOD}subset = "hrad"', "did you mean 'hard'?"),
         (f'tasks = ["desk"]\n{METHOD}filtered = true', "filtered is for subsets and recipes guided"),
+        (f'tasks = ["desk"]\n{METHOD}subset = "hard"\nfiltered = true', "not the hard region"),
         (f'tasks = ["desk"]\n{METHOD}online = true', "online is for recipes guided"),
         (f'tasks = ["desk"]\n{METHOD}tasks.snli.options = {{}}', "unknown key 'snli'"),
         (f'tasks = ["desk"]\n{METHOD}recipe = "distil"', "recipe distil needs the name of its teacher"),

@@ -55,8 +55,8 @@ def test_a_filtered_recipe_gets_the_map_with_threshold_samples(ready: Any, tmp_p
     for job in jobs:
         assert [failure for _, failure in execute([job])] == [None]
         trim(job.spec, job.folder, "metrics")
-    assert known_dynamics(jobs[0].folder, jobs[0].sets.train).dropped is not None
-    assert not (jobs[0].folder / "threshold-1").exists()
+    assert known_dynamics(jobs[0].folder, jobs[0].sets.train).verdicts is not None
+    assert not list(jobs[0].folder.glob("threshold-*"))
 
 
 def test_what_is_kept_for_tables_is_little(ready: Any, tmp_path: Path) -> None:

@@ -49,6 +49,14 @@ def test_a_filter_is_a_map_shared_by_all_who_want_it(ready: Any) -> None:
     assert _of(plan, subset="both")[0].needs["dynamics"].is_plain
 
 
+def test_the_filter_of_a_subset_judges_that_region(ready: Any) -> None:
+    plan = ready("".join(f'[[method]]\nsubset = "{take}"\nfiltered = true\n' for take in ("ambiguous", "both"))).plan
+    for take, passes in (("ambiguous", 3), ("both", 5)):
+        needed = _of(plan, subset=take)[0].needs["dynamics"]
+        assert (needed.what, needed.judged) == ("map", take)
+        assert needed.samples == passes * 30 * needed.training.get("epochs", 3)
+
+
 def test_runs_that_differ_only_in_seed_form_a_group(ready: Any) -> None:
     groups = ready().plan.groups
     assert [[spec.seed for spec in group] for group in groups] == [[0, 1], [0, 1]]
@@ -140,6 +148,3 @@ def test_the_map_and_the_teacher_may_be_of_another_model(ready: Any, checkpoint:
 def test_what_is_missing_is_told_before_anything_trains(ready: Any) -> None:
     with pytest.raises(InputError, match="no such file"):
         ready(task='[task.t]\ntrain = "tiny/train"\ntest = "tiny/nothing"')
-    filtered = '[[method]]\nrecipe = "tdmixup"\nfiltered = true\n'
-    with pytest.raises(InputError, match="the AUM filter is for classes"):
-        ready(filtered, task='[task.t]\ntrain = "choices/train"\ntest = "choices/test"', choices=True)

@@ -10,7 +10,7 @@ import tiny
 from calmix.data import Examples
 from calmix.dynamics import Dynamics, Relabelling
 from calmix.errors import InputError
-from calmix.training.filtering import check_enough, judged_easy, with_fake_class
+from calmix.training.filtering import check_enough, judge, with_fake_class
 
 
 def fake(rows: list[int], labels: list[int]) -> Relabelling:
@@ -64,4 +64,4 @@ def test_an_easy_third_of_which_nobody_can_be_spared_is_refused_before_anything_
         raise AssertionError("nothing is to be trained")
 
     with pytest.raises(InputError, match="too few easy samples with equally many choices"):
-        judged_easy(examples, seen, tmp_path, 80.0, 0, never)
+        judge(examples, seen, "easy", tmp_path, 80.0, 0, never)

@@ -15,6 +15,7 @@ from calmix.dynamics import Dynamics, label_issues, regions
 from calmix.errors import InputError
 from calmix.mixing import choose
 from calmix.recipes import Recipe, clean
+from calmix.training.filtering import Verdicts
 from calmix.training.mapping import check_guided, known_dynamics, map_notes, map_table, write_map
 
 COLUMNS = [
@@ -62,7 +63,9 @@ def test_a_map_has_a_row_per_sample_in_order_with_region_and_suspected_label(tmp
     assert table["region"].to_pylist()[2] is None
     told = {4: tiny.LABELS[(examples.labels[4] + 1) % 3], 7: tiny.LABELS[(examples.labels[7] + 1) % 3]}
     assert table["suspected"].to_pylist() == [told.get(row) for row in range(12)]
-    assert "kept" in map_table(dynamics, np.ones(12, dtype=np.bool_)).column_names
+    assert (
+        "kept" in map_table(dynamics, Verdicts(np.ones(12, dtype=np.bool_), np.zeros(12, dtype=np.bool_))).column_names
+    )
 
 
 def test_the_suspects_come_worst_first_with_their_texts(tmp_path: Path) -> None:
@@ -107,15 +110,16 @@ def test_choices_are_mapped_by_number(tmp_path: Path) -> None:
 def test_a_map_is_read_back_in_the_order_asked_for(tmp_path: Path) -> None:
     examples = tiny.examples(12)
     dynamics = seen(examples, wrong=(4,))
-    kept = np.arange(12) % 5 > 0
-    write_map(tmp_path, dynamics, examples, kept)
+    judged, dropped = np.arange(12) % 3 > 0, np.arange(12) % 3 == 2
+    write_map(tmp_path, dynamics, examples, Verdicts(judged, dropped))
     order = np.random.default_rng(1).permutation(12)[:9]
     for source in (tmp_path, tmp_path / "datamap.parquet", str(tmp_path)):
         known = known_dynamics(source, examples.take(order))
         assert known.dynamics.ids == tuple(examples.ids[i] for i in order)
         np.testing.assert_array_equal(known.dynamics.aum, dynamics.aum[order])
-        assert known.dropped is not None
-        assert known.dropped.tolist() == (~kept)[order].tolist()
+        assert known.verdicts is not None
+        assert known.verdicts.judged.tolist() == judged[order].tolist()
+        assert known.verdicts.dropped.tolist() == dropped[order].tolist()
     flagged = label_issues(known_dynamics(tmp_path, examples).dynamics).flagged
     assert flagged.tolist() == label_issues(dynamics).flagged.tolist()
 
@@ -125,7 +129,7 @@ def test_label_names_in_another_order_are_the_same_labels(tmp_path: Path) -> Non
     write_map(tmp_path, seen(examples), examples)
     texts, labels = tiny.texts(12)
     turned = Examples.from_texts(texts, labels, label_names=tiny.LABELS[::-1])
-    assert known_dynamics(tmp_path, turned).dropped is None
+    assert known_dynamics(tmp_path, turned).verdicts is None
 
 
 def _broken(folder: Path, what: str) -> Path:

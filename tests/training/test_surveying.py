@@ -61,7 +61,7 @@ def test_every_row_is_mapped_and_what_was_on_the_way_is_cleared_away(mapped: Qui
     assert done.figures == json.loads((done.folder / "metrics.json").read_text())
     assert done.figures["recorded_on"] == "training pass"
     assert done.figures["label_issues"] == label_issues(done.dynamics).flagged.sum()
-    assert done.kept is None
+    assert done.verdicts is None
 
 
 def test_flipped_labels_are_found(checkpoint: Any, tmp_path: Path) -> None:
@@ -85,11 +85,16 @@ def test_flipped_labels_are_found(checkpoint: Any, tmp_path: Path) -> None:
 def test_the_filter_judges_easy_samples_alone_by_two_runs_with_other_threshold_samples(mapped: Quick) -> None:
     done = mapped(filtered=True, epochs=3)
     easy, _ = easy_and_ambiguous(done.dynamics)
-    assert done.kept is not None
-    assert set(np.flatnonzero(~done.kept)) <= set(easy)
-    assert done.figures["dropped_by_filter"] == (~done.kept).sum()
-    assert pq.read_table(done.folder / "datamap.parquet")["kept"].to_pylist() == done.kept.tolist()
-    runs = [Dynamics.load(done.folder / f"threshold-{turn}" / "dynamics.parquet") for turn in (1, 2)]
+    verdicts = done.verdicts
+    assert verdicts is not None
+    assert set(np.flatnonzero(verdicts.judged)) == set(easy)
+    assert set(np.flatnonzero(verdicts.dropped)) <= set(easy)
+    assert done.figures["dropped_by_filter"] == verdicts.dropped.sum()
+    said = pq.read_table(done.folder / "datamap.parquet")["kept"].to_pylist()
+    assert said == [
+        not gone if judged else None for judged, gone in zip(verdicts.judged, verdicts.dropped, strict=True)
+    ]
+    runs = [Dynamics.load(done.folder / f"threshold-easy-{turn}" / "dynamics.parquet") for turn in (1, 2)]
     fakes = [set(np.flatnonzero(run.labels == 3)) for run in runs]
     assert all(fakes)
     assert not fakes[0] & fakes[1]
@@ -98,8 +103,24 @@ def test_the_filter_judges_easy_samples_alone_by_two_runs_with_other_threshold_s
     # The first run judges all but its own threshold samples, which the second does.
     for run, fake, judged in zip(runs, fakes, (set(easy) - fakes[0], fakes[0]), strict=True):
         cut = np.percentile(run.aum[sorted(fake)], 80)
-        assert [done.kept[row] for row in sorted(judged)] == [run.aum[row] >= cut for row in sorted(judged)]
-    assert sorted(p.name for p in (done.folder / "threshold-1").iterdir()) == ["dynamics.parquet", "log.jsonl"]
+        assert [verdicts.dropped[row] for row in sorted(judged)] == [run.aum[row] < cut for row in sorted(judged)]
+    assert sorted(p.name for p in (done.folder / "threshold-easy-1").iterdir()) == ["dynamics.parquet", "log.jsonl"]
+
+
+def test_the_filter_judges_the_regions_it_is_asked_to_each_by_threshold_samples_of_its_own(mapped: Quick) -> None:
+    both, ambiguous = (mapped(name, filtered=True, judged=name, epochs=3) for name in ("both", "ambiguous"))
+    regions = dict(zip(("easy", "ambiguous"), easy_and_ambiguous(both.dynamics), strict=True))
+    for name, rows in regions.items():
+        for turn in (1, 2):
+            run = Dynamics.load(both.folder / f"threshold-{name}-{turn}" / "dynamics.parquet")
+            assert set(np.flatnonzero(run.labels == 3)) <= set(rows)
+    assert both.verdicts is not None
+    assert ambiguous.verdicts is not None
+    assert set(np.flatnonzero(both.verdicts.judged)) == {*regions["easy"], *regions["ambiguous"]}
+    assert set(np.flatnonzero(ambiguous.verdicts.judged)) == set(regions["ambiguous"])
+    # What is said of a region does not depend on whether another is judged too.
+    there = regions["ambiguous"]
+    assert ambiguous.verdicts.dropped[there].tolist() == both.verdicts.dropped[there].tolist()
 
 
 @pytest.mark.parametrize("counts", [(4,), (2, 3)])
@@ -107,9 +128,11 @@ def test_the_filter_of_choices_gives_everyone_one_more_choice(mapped: Quick, che
     examples = tiny.examples(48, kind="choices", counts=counts)
     done = mapped(examples=examples, model=str(checkpoint("bert", choices=True)), filtered=True, epochs=3)
     easy, _ = easy_and_ambiguous(done.dynamics)
-    assert done.kept is not None
-    assert set(np.flatnonzero(~done.kept)) <= set(easy)
-    runs = [Dynamics.load(done.folder / f"threshold-{turn}" / "dynamics.parquet") for turn in (1, 2)]
+    verdicts = done.verdicts
+    assert verdicts is not None
+    assert set(np.flatnonzero(verdicts.judged)) == set(easy)
+    assert set(np.flatnonzero(verdicts.dropped)) <= set(easy)
+    runs = [Dynamics.load(done.folder / f"threshold-easy-{turn}" / "dynamics.parquet") for turn in (1, 2)]
     sizes = examples.choice_counts
     assert sizes is not None
     fakes = [set(np.flatnonzero(run.labels == sizes)) for run in runs]
@@ -123,7 +146,7 @@ def test_the_filter_of_choices_gives_everyone_one_more_choice(mapped: Quick, che
         others = [row for row in range(48) if row not in fake]
         assert run.labels[others].tolist() == examples.labels[others].tolist()
         cut = np.percentile(run.aum[sorted(fake)], 80)
-        assert [done.kept[row] for row in sorted(judged)] == [run.aum[row] >= cut for row in sorted(judged)]
+        assert [verdicts.dropped[row] for row in sorted(judged)] == [run.aum[row] < cut for row in sorted(judged)]
 
 
 def test_the_trained_model_sees_everyone_once_more_whatever_is_recorded(mapped: Quick) -> None:
@@ -137,21 +160,23 @@ def test_an_evaluation_pass_is_recorded_in_all_runs_of_a_map(mapped: Quick) -> N
     done = mapped(record="evaluation", filtered=True)
     assert done.figures["recorded_on"] == done.dynamics.recorded_on == "evaluation pass"
     for turn in (1, 2):
-        assert Dynamics.load(done.folder / f"threshold-{turn}" / "dynamics.parquet").recorded_on == "evaluation pass"
+        assert (
+            Dynamics.load(done.folder / f"threshold-easy-{turn}" / "dynamics.parquet").recorded_on == "evaluation pass"
+        )
     assert (mapped("other").dynamics.aum != done.dynamics.aum).all()
 
 
 def test_a_lower_percentile_keeps_more(mapped: Quick) -> None:
     strict, lax = (mapped(str(k), filtered=True, percentile=k, lr=1e-3, seed=0) for k in (99, 1))
-    assert strict.kept is not None
-    assert lax.kept is not None
-    assert (strict.kept <= lax.kept).all()
-    assert strict.kept.sum() < lax.kept.sum()
+    assert strict.verdicts is not None
+    assert lax.verdicts is not None
+    assert (strict.verdicts.dropped >= lax.verdicts.dropped).all()
+    assert strict.verdicts.dropped.sum() > lax.verdicts.dropped.sum()
 
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize(
-    ("stage", "step"), [("mapping", 2), ("mapping", 5), ("threshold run 1", 1), ("threshold run 2", 6)]
+    ("stage", "step"), [("mapping", 2), ("mapping", 5), ("threshold run 1, easy", 1), ("threshold run 2, easy", 6)]
 )
 def test_a_map_that_was_killed_goes_on_to_the_same_result(
     mapped: Quick, outcome: Any, stage: str, step: int, tmp_path: Path
@@ -242,5 +267,5 @@ def test_pairs_and_choices_are_mapped(mapped: Quick, checkpoint: Any, kind: str)
 
 def test_a_dozen_rows_of_three_classes_can_be_filtered(mapped: Quick) -> None:
     done = mapped(examples=tiny.examples(12), filtered=True)
-    assert done.kept is not None
-    assert len(done.kept) == 12
+    assert done.verdicts is not None
+    assert len(done.verdicts.dropped) == 12

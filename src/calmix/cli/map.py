@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calmix.cli.parsing import Record
+from calmix.cli.parsing import Judged, Record
 from calmix.cli.showing import note, print_json, training_bar
 
 if TYPE_CHECKING:
@@ -27,8 +27,11 @@ def map_(
     max_length: Annotated[int, typer.Option(help="Tokens per text at most.")] = 256,
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
     filtered: Annotated[
-        bool, typer.Option("--filter", help="Two more runs with threshold samples judge the easy samples (TDMixUp).")
+        bool, typer.Option("--filter", help="Two more runs with threshold samples find mislabelled ones (TDMixUp).")
     ] = False,
+    judged: Annotated[
+        Judged, typer.Option("--judge", help="The region that --filter judges; both takes four runs.")
+    ] = Judged.easy,
     percentile: Annotated[float, typer.Option(help="Of the threshold samples' AUM, for --filter.")] = 80.0,
     record: Annotated[
         Record, typer.Option(help="Record the training steps, or a pass after each epoch (a third more time).")
@@ -90,6 +93,7 @@ def map_(
             max_length=max_length,
             seed=seed,
             filtered=filtered,
+            judged=judged.value,
             percentile=percentile,
             record=record.value,
             on_progress=None if bar is None else lambda _stage, progress: bar(progress),
@@ -112,7 +116,7 @@ def map_(
     print(f"{figures['n']:,} samples mapped over {counted}, recorded on the {figures['recorded_on']}")
     print(f"{figures['label_issues']:,} labels look wrong: {out / 'label_issues.csv'}")
     if figures["dropped_by_filter"] is not None:
-        print(f"{figures['dropped_by_filter']:,} easy samples are below the threshold samples and marked as not kept")
+        print(f"{figures['dropped_by_filter']:,} samples are below the threshold samples and marked as not kept")
     if clean is not None:
         print(f"table without the suspects: {clean}")
     if page is not None:

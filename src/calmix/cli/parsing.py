@@ -5,7 +5,15 @@ from enum import StrEnum
 
 from calmix.errors import InputError
 
-__all__ = ["Record", "named_files", "pairs", "weights"]
+__all__ = ["Judged", "Record", "named_files", "pairs", "weights"]
+
+
+class Judged(StrEnum):
+    """The region of a data map that the AUM filter judges."""
+
+    easy = "easy"
+    ambiguous = "ambiguous"
+    both = "both"
 
 
 class Record(StrEnum):

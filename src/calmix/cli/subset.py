@@ -47,9 +47,10 @@ def subset(
         raise InputError(f"--fraction must be above 0 and at most 0.5, not {fraction}")
     examples = read_examples(train, text=text, text_b=text_b, choices=choices, label=label, id=id)
     known = known_dynamics(dynamics, examples)
-    if filtered and known.dropped is None:
-        raise InputError(f"{dynamics}: has no AUM filter: make the map with `calmix map --filter`")
-    rows = region_rows(known, take.value, fraction=fraction, filtered=filtered)
+    try:
+        rows = region_rows(known, take.value, fraction=fraction, filtered=filtered)
+    except InputError as error:
+        raise InputError(f"{dynamics}: {error}") from None
     if len(rows) == 0:
         raise InputError(f"{dynamics}: no sample of {train} is in that region")
     table = read_table(train) if Path(train).is_file() else examples.table

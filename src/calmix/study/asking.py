@@ -46,6 +46,8 @@ class Method:
     """Leave out what an AUM filter drops (a map with threshold samples is made for it)."""
     percentile: float = 80.0
     """Of the threshold samples' AUM, for the filter."""
+    judged: str = "easy"
+    """The region a filter judges: for maps, which follow from the rows."""
     online: bool = False
     teacher: str = ""
     """The row whose runs teach it, for recipes that learn from a teacher: the run of the same seed."""
@@ -204,7 +206,7 @@ def _methods(values: Mapping[str, Any], where: str, tasks: tuple[Task, ...]) -> 
 
 def _method(table: Mapping[str, Any], where: str, tasks: list[str]) -> list[Method]:
     """Return the rows of one [[method]]: several where an option is varied."""
-    checked_keys(table, [*(f.name for f in fields(Method) if f.name not in ("of", "members", "disjoint")),
+    checked_keys(table, [*(f.name for f in fields(Method) if f.name not in ("of", "members", "disjoint", "judged")),
                          "ensemble", "vary"], where)  # fmt: skip
     values = dict(table)
     varied = values.pop("vary", {})
@@ -266,6 +268,8 @@ def _check_recipe(method: Method, tasks: list[str], where: str) -> None:
             raise InputError(f"{where}: recipe {method.recipe} {wrong}")
         if method.online and (recipe.guide is None or method.filtered):
             raise InputError(f"{where}: online is for recipes guided by training dynamics, without a filter")
+        if method.filtered and method.subset == "hard":
+            raise InputError(f"{where}: the AUM filter judges easy and ambiguous samples, not the hard region")
         if method.filtered and recipe.guide is None and not method.subset:
             raise InputError(f"{where}: filtered is for subsets and recipes guided by training dynamics")
         if method.subset and recipe.guide is not None:

@@ -105,6 +105,7 @@ def _run(job: Job, on_progress: OnProgress | None) -> None:
             model=spec.model,
             seed=spec.seed,
             filtered=True,
+            judged=spec.judged,
             percentile=spec.percentile,
             on_progress=None if on_progress is None else lambda _stage, progress: on_progress(progress),
             **{name: value for name, value in spec.training.items() if name in hyper},
@@ -152,8 +153,10 @@ def trim(spec: Spec, folder: Path, keep: str, *, teaches: bool = False) -> None:
     """
     if keep != "metrics" or not is_finished(folder):
         return
-    for name in (*(() if teaches else ("model",)), "checkpoints", "threshold-1", "threshold-2", "dynamics"):
+    for name in (*(() if teaches else ("model",)), "checkpoints", "dynamics"):
         shutil.rmtree(folder / name, ignore_errors=True)
+    for path in folder.glob("threshold-*"):
+        shutil.rmtree(path, ignore_errors=True)
     for path in (folder / "label_issues.csv", *folder.glob("teacher-*.parquet")):
         path.unlink(missing_ok=True)
     guide = folder / "datamap.parquet"

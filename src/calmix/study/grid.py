@@ -12,7 +12,6 @@ import numpy as np
 from calmix.data import Examples
 from calmix.data.gathering import TaskSets, gather, sampled
 from calmix.data.tasks import Task
-from calmix.errors import InputError
 from calmix.mixing import choose
 from calmix.models import identity, resolve
 from calmix.study.asking import Method, Study, check_training
@@ -42,6 +41,8 @@ class Spec:
     fraction: float = 0.33
     filtered: bool = False
     percentile: float = 80.0
+    judged: str = "easy"
+    """The region that the map's filter judges."""
     online: bool = False
     scaled_teacher: bool = True
     needs: Mapping[str, "Spec"] = field(default_factory=dict)
@@ -184,7 +185,9 @@ class _Planner:
             plain = Method("plain", training=training)
             if method.filtered:
                 percentile = here.get("percentile", method.percentile)
-                plain = Method("map", training=training, filtered=True, percentile=percentile)
+                plain = Method(
+                    "map", training=training, filtered=True, percentile=percentile, judged=method.subset or "easy"
+                )
             needs["dynamics"] = self._build(plain, {}, {}, training, task, self.study.map_model or model, seed)
         if method.teacher:
             teacher = self.study.method(method.teacher)
@@ -203,10 +206,6 @@ class _Planner:
     ) -> Spec:
         sets = self.library.sets(task.name, seed)
         what = "map" if method.filtered and not needs else "train"
-        if what == "map" and sets.train.kind == "choices":
-            raise InputError(
-                f"task {task.name}: the AUM filter is for classes: multiple-choice data has none to add one to"
-            )
         shared = {
             "what": what,
             "model": self.models[model],
@@ -214,7 +213,7 @@ class _Planner:
             "options": dict(options),
             "training": dict(sorted(training.items())),
             "subset": [method.subset, method.fraction] if method.subset else None,
-            "filtered": method.percentile if method.filtered else None,
+            "filtered": [method.percentile, method.judged] if method.filtered else None,
             "online": method.online or None,
             "scaled_teacher": method.scaled_teacher if method.teacher else None,
         }
@@ -235,6 +234,7 @@ class _Planner:
             fraction=method.fraction,
             filtered=method.filtered,
             percentile=method.percentile,
+            judged=method.judged,
             online=method.online,
             scaled_teacher=method.scaled_teacher,
             needs=needs,
@@ -246,4 +246,5 @@ def _samples(train: Examples, training: Mapping[str, Any], method: Method, what:
     counts = train.choice_counts
     rows = len(train) if counts is None else int(np.sum(counts))
     share = {"": 1.0, "both": 2 * method.fraction}.get(method.subset, method.fraction)
-    return int(rows * share * training.get("epochs", 3) * (3 if what == "map" else 1))
+    passes = 1 if what == "train" else 5 if method.judged == "both" else 3
+    return int(rows * share * training.get("epochs", 3) * passes)

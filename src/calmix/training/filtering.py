@@ -1,7 +1,7 @@
-"""The AUM filter of a map: easy samples judged by runs in which some carry a label that is known to be wrong."""
+"""The AUM filter of a map: samples judged by runs in which some carry a label that is known to be wrong."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,35 +12,52 @@ from calmix.data import Examples
 from calmix.dynamics import Dynamics, Relabelling, aum_filter_pair, easy_and_ambiguous, threshold_pair
 from calmix.errors import InputError
 
-__all__ = ["check_enough", "judged_easy", "with_fake_class"]
+__all__ = ["JUDGED", "Verdicts", "check_enough", "judge", "with_fake_class"]
+
+JUDGED = ("easy", "ambiguous", "both")
+"""The regions that a filter can judge: the easy one alone in TDMixUp, each by itself in its first table."""
 
 _FAKE_CLASS = "(threshold sample)"
 # A choice without words: the same for every sample, in any language, and nothing a table would offer.
 _FAKE_CHOICE = ""
 
 
-def judged_easy(
+@dataclass(frozen=True, eq=False)
+class Verdicts:
+    """What a filter says of each sample."""
+
+    judged: NDArray[np.bool_]
+    dropped: NDArray[np.bool_]
+    """Judged to be mislabelled; never a sample that was not judged."""
+
+
+def judge(
     examples: Examples,
     dynamics: Dynamics,
+    region: str,
     out: Path,
     percentile: float,
     seed: int,
     recorded: Callable[[Examples, Path, str], Dynamics],
-) -> NDArray[np.bool_]:
-    """Return which samples stay: all but the easy ones that two runs with threshold samples judge mislabelled."""
-    easy, _ = easy_and_ambiguous(dynamics)
-    pair = threshold_pair(examples.labels, _sizes(examples), easy, np.random.default_rng([seed, 1]))
-    if not all(map(len, pair)):
-        where = examples.source or "the data"
-        raise InputError(f"{where}: too few easy samples with equally many choices for --filter")
-    judged = [
-        recorded(with_fake_class(examples, fake), out / f"threshold-{turn}", f"threshold run {turn}")
-        for turn, fake in enumerate(pair, start=1)
-    ]
-    stays = aum_filter_pair(judged[0], pair[0], judged[1], pair[1], k=percentile)
-    kept = np.ones(len(examples), dtype=np.bool_)
-    kept[easy] = np.isin(easy, stays)
-    return kept
+) -> Verdicts:
+    """Return what two runs with threshold samples say of a region's samples (four runs where it is `both`)."""
+    judged, dropped = (np.zeros(len(examples), dtype=np.bool_) for _ in range(2))
+    for name, rows in zip(("easy", "ambiguous"), easy_and_ambiguous(dynamics), strict=True):
+        if region not in (name, "both"):
+            continue
+        # Each region has threshold samples of its own: those of another are learnt sooner or later than its samples.
+        pair = threshold_pair(examples.labels, _sizes(examples), rows, np.random.default_rng([seed, 1]))
+        if not all(map(len, pair)):
+            where = examples.source or "the data"
+            raise InputError(f"{where}: too few {name} samples with equally many choices for --filter")
+        first, second = (
+            recorded(with_fake_class(examples, fake), out / f"threshold-{name}-{turn}", f"threshold run {turn}, {name}")
+            for turn, fake in enumerate(pair, start=1)
+        )
+        stays = aum_filter_pair(first, pair[0], second, pair[1], k=percentile)
+        judged[rows] = True
+        dropped[rows] = ~np.isin(rows, stays)
+    return Verdicts(judged, dropped)
 
 
 def with_fake_class(examples: Examples, fake: Relabelling) -> Examples:

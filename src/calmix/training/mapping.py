@@ -11,6 +11,7 @@ from calmix.data import Examples, read_table, write_table
 from calmix.dynamics import Dynamics, Region, absent_classes, label_issues, regions
 from calmix.errors import InputError
 from calmix.mixing import Recipe
+from calmix.training.filtering import Verdicts
 from calmix.training.folder import file_hash
 
 __all__ = ["TEXTS", "Known", "check_guided", "known_dynamics", "map_table", "region_rows", "write_map"]
@@ -31,18 +32,18 @@ class Known:
     """Dynamics recorded before, in the order of the training set."""
 
     dynamics: Dynamics
-    dropped: NDArray[np.bool_] | None
-    """Samples that an AUM filter judged mislabelled; None where none was applied."""
+    verdicts: Verdicts | None
+    """What an AUM filter says of the samples; None where none was applied."""
     digest: str
 
 
-def write_map(folder: Path, dynamics: Dynamics, examples: Examples, kept: NDArray[np.bool_] | None = None) -> None:
+def write_map(folder: Path, dynamics: Dynamics, examples: Examples, verdicts: Verdicts | None = None) -> None:
     """Write `datamap.parquet` and `label_issues.csv`, both with the texts; nothing if none was observed."""
     if not dynamics.was_observed:
         return
     issues = label_issues(dynamics)
     rows = issues.order[issues.flagged[issues.order]]
-    write_table(_with_texts(map_table(dynamics, kept), examples.table), folder / _MAP)
+    write_table(_with_texts(map_table(dynamics, verdicts), examples.table), folder / _MAP)
     write_table(_with_texts(issues.to_table(flagged_only=True), examples.table.take(rows)), folder / _ISSUES)
 
 
@@ -53,8 +54,11 @@ def _with_texts(about: pa.Table, texts: pa.Table) -> pa.Table:
     return about
 
 
-def map_table(dynamics: Dynamics, kept: NDArray[np.bool_] | None = None) -> pa.Table:
-    """Return the dynamics with each sample's region, and the label it should have had where that looks wrong."""
+def map_table(dynamics: Dynamics, verdicts: Verdicts | None = None) -> pa.Table:
+    """Return the dynamics with each sample's region, and the label it should have had where that looks wrong.
+
+    Where a filter was applied, `kept` is what it says, and empty for samples that it did not judge.
+    """
     issues = label_issues(dynamics)
     areas = {int(region): None if region is Region.NONE else region.name.lower() for region in Region}
     region = [areas[int(code)] for code in regions(dynamics)]
@@ -62,7 +66,9 @@ def map_table(dynamics: Dynamics, kept: NDArray[np.bool_] | None = None) -> pa.T
     suspected = [names[k] if wrong else None for k, wrong in zip(issues.suggested, issues.flagged, strict=True)]
     table = dynamics.to_table().append_column("region", pa.array(region, pa.string()))
     table = table.append_column("suspected", pa.array(suspected, pa.string()))
-    return table if kept is None else table.append_column("kept", pa.array(kept))
+    if verdicts is None:
+        return table
+    return table.append_column("kept", pa.array(~verdicts.dropped, mask=~verdicts.judged))
 
 
 def map_notes(dynamics: Dynamics) -> list[str]:
@@ -102,11 +108,12 @@ def known_dynamics(source: str | Path, examples: Examples) -> Known:
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     _check_labels(source, dynamics, examples)
-    table, dropped = read_table(file), None
+    table, verdicts = read_table(file), None
     if "kept" in table.column_names:
         kept = dict(zip(whole.ids, table["kept"].to_pylist(), strict=True))
-        dropped = np.array([not kept[i] for i in ids])
-    return Known(dynamics, dropped, file_hash(file)[:16])
+        said = [kept[i] for i in ids]
+        verdicts = Verdicts(np.array([one is not None for one in said]), np.array([one is False for one in said]))
+    return Known(dynamics, verdicts, file_hash(file)[:16])
 
 
 def region_rows(known: Known, take: str, *, fraction: float = 0.33, filtered: bool = False) -> NDArray[np.int64]:
@@ -116,9 +123,13 @@ def region_rows(known: Known, take: str, *, fraction: float = 0.33, filtered: bo
     """
     chosen = np.isin(regions(known.dynamics, fraction=fraction), _REGIONS[take])
     if filtered:
-        if known.dropped is None:
-            raise InputError("the map has no AUM filter: make it with `calmix map --filter`")
-        chosen &= ~known.dropped
+        if take == "hard":
+            raise InputError("the AUM filter judges easy and ambiguous samples, not hard ones")
+        if known.verdicts is None or not known.verdicts.judged[chosen].any():
+            raise InputError(
+                f"the map has no AUM filter for the region {take}: make it with `calmix map --filter --judge {take}`"
+            )
+        chosen &= ~known.verdicts.dropped
     return np.flatnonzero(chosen)
 
 

@@ -246,7 +246,7 @@ def stages(
             accelerator,
             given=lesson_of(teachers, folder, sets.train, data.packed, accelerator, cache=cache_teacher),
             dynamics=None if known is None else known.dynamics,
-            dropped=None if known is None else known.dropped,
+            dropped=None if known is None or known.verdicts is None else known.verdicts.dropped,
             online=online,
             record=record,
             seed=seed,

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from calmix.data import Examples, write_json
 from calmix.dynamics import Dynamics, label_issues
@@ -18,7 +17,7 @@ from calmix.errors import InputError
 from calmix.mixing import choose, fill_tokens
 from calmix.models import encode, identity, load_for_training, resolve, usable_length
 from calmix.training.batches import training_set
-from calmix.training.filtering import check_enough, judged_easy
+from calmix.training.filtering import JUDGED, Verdicts, check_enough, judge
 from calmix.training.folder import abandon, begin_run, find_run, locked
 from calmix.training.guiding import Guidance, Record
 from calmix.training.launching import accelerator_for, from_main, precision_for, processes
@@ -38,7 +37,8 @@ class Survey:
 
     folder: Path
     dynamics: Dynamics
-    kept: NDArray[np.bool_] | None
+    verdicts: Verdicts | None
+    """What the AUM filter says of the samples, if there was one."""
     figures: dict[str, Any]
 
 
@@ -55,6 +55,7 @@ def survey(
     max_length: int = 256,
     seed: int = 0,
     filtered: bool = False,
+    judged: str = "easy",
     percentile: float = 80.0,
     record: Record = "training",
     checkpoint_minutes: float = 10.0,
@@ -68,7 +69,8 @@ def survey(
 
     With `filtered`, two more runs in which some easy samples carry a label that does not exist (threshold
     samples, Pleiss et al. 2020; Park & Caragea, NAACL 2022) judge every easy sample: those whose AUM is below
-    the `percentile` of the threshold samples' are marked as not kept.
+    the `percentile` of the threshold samples' are marked as not kept. `judged` may be `ambiguous` instead, or
+    `both`, which takes two runs for each region.
 
     `record` says which logits are recorded, in all of these runs: see `calmix.train`.
     """
@@ -83,7 +85,7 @@ def survey(
         }
     )
     check_hyper({"max_length": max_length, "checkpoint_minutes": checkpoint_minutes, "record": record})
-    _check(examples, filtered, percentile)
+    _check(examples, filtered, judged, percentile)
     pretrained = resolve(model)
     config = {
         "command": "map",
@@ -93,6 +95,7 @@ def survey(
         "max_length": max_length,
         "filtered": filtered,
         "percentile": percentile if filtered else None,
+        "judged": judged if filtered else None,
         "record": None if record == "training" else record,
         "data": {"train": examples.digest()},
     }
@@ -110,19 +113,21 @@ def survey(
             )
 
         dynamics = recorded(examples, out, "mapping")
-        kept = judged_easy(examples, dynamics, out, percentile, seed, recorded) if filtered else None
-        done = Survey(out, dynamics, kept, _figures(dynamics, kept))
+        verdicts = judge(examples, dynamics, judged, out, percentile, seed, recorded) if filtered else None
+        done = Survey(out, dynamics, verdicts, _figures(dynamics, verdicts))
         from_main(partial(_write, done, examples, on_done))
     return done
 
 
-def _check(examples: Examples, filtered: bool, percentile: float) -> None:
+def _check(examples: Examples, filtered: bool, judged: str, percentile: float) -> None:
     """Refuse what cannot be mapped, before anything is written."""
     check_learnable(examples)
     if not filtered:
         return
     if not 0 < percentile < 100:
         raise InputError(f"--percentile must be between 0 and 100, not {percentile}")
+    if judged not in JUDGED:
+        raise InputError(f"--judge is one of {', '.join(JUDGED)}, not {judged}")
     check_enough(examples)
 
 
@@ -138,7 +143,7 @@ def _claim(held: ExitStack, out: Path, config: Mapping[str, Any], decided: Mappi
 
 
 def _write(done: Survey, examples: Examples, on_done: Callable[[Survey], None] | None) -> None:
-    write_map(done.folder, done.dynamics, examples, done.kept)
+    write_map(done.folder, done.dynamics, examples, done.verdicts)
     if on_done is not None:
         on_done(done)
     write_json(done.folder / "metrics.json", done.figures)
@@ -201,7 +206,7 @@ def _recorded(
     return dynamics
 
 
-def _figures(dynamics: Dynamics, kept: NDArray[np.bool_] | None) -> dict[str, Any]:
+def _figures(dynamics: Dynamics, verdicts: Verdicts | None) -> dict[str, Any]:
     issues = label_issues(dynamics)
     return {
         "n": len(dynamics),
@@ -210,6 +215,6 @@ def _figures(dynamics: Dynamics, kept: NDArray[np.bool_] | None) -> dict[str, An
         "mean_confidence": float(np.nanmean(dynamics.confidence)),
         "median_aum": float(np.nanmedian(dynamics.aum)),
         "label_issues": int(issues.flagged.sum()),
-        "dropped_by_filter": None if kept is None else int((~kept).sum()),
+        "dropped_by_filter": None if verdicts is None else int(verdicts.dropped.sum()),
         "notes": map_notes(dynamics),
     }
