@@ -46,3 +46,33 @@ def test_a_guarantee_lets_predict_abstain(calmix: Any, checkpoint: Any, files: A
     assert ended.code == 0, ended.err
     assert "accuracy" in ended.out
     assert calmix("predict", "new", files["texts"], "--abstain").code == 0
+
+
+@pytest.mark.parametrize("method", ["temperature", "isotonic"])
+def test_an_ensemble_gets_a_temperature_of_its_own_in_one_folder(
+    calmix: Any, trained: Path, files: Any, place: Path, checkpoint: Any, method: str
+) -> None:
+    words = ("calibrate", trained, files["test"], "--ensemble", checkpoint("electra"), "--method", method)
+    ended = calmix(*words, "--guarantee", 0.3, "--out", "both")
+    assert ended.code == 0, ended.err
+    assert "only calmix applies it" in ended.err
+    assert sorted(p.name for p in (place / "both").iterdir()) == [
+        "calmix.json",
+        "ensemble.json",
+        "member-1",
+        "member-2",
+    ]
+    assert calmix("predict", "both", files["texts"], "--abstain").code == 0
+    figures = json.loads(calmix("evaluate", "both", files["test"], "--json").out)[str(files["test"])]
+    raw = json.loads(calmix("evaluate", trained, files["test"], "--ensemble", checkpoint("electra"), "--json").out)
+    assert figures["nll"] < raw[str(files["test"])]["nll"]
+
+
+def test_mc_dropout_is_remembered_beside_the_weights(calmix: Any, trained: Path, files: Any, place: Path) -> None:
+    ended = calmix("calibrate", trained, files["test"], "--mc-dropout", 3, "--dropout", 0.2, "--out", "new")
+    assert ended.code == 0, ended.err
+    kept = json.loads((place / "new" / "calmix.json").read_text())
+    assert kept["dropout"] == {"passes": 3, "rate": 0.2, "seed": 0}
+    assert kept["recalibrator"]["kind"] == "temperature"
+    assert calmix("predict", "new", files["texts"]).out == calmix("predict", "new", files["texts"]).out
+    assert calmix("export", "new", "--out", "graph").code == 2

@@ -111,3 +111,19 @@ def test_predictions_made_anywhere_get_a_page_with_their_groups(calmix: Any, pla
     page = (place / "judged" / "report.html").read_text(encoding="utf-8")
     assert "&lt;b&gt;ann" in page
     assert calmix("report", "judged").code == 0
+
+
+def test_an_ensemble_is_another_evaluation_than_its_first_member(
+    calmix: Any, trained: Path, files: Any, place: Path, checkpoint: Any
+) -> None:
+    words = ("evaluate", trained, files["test"], "--json")
+    alone = strict(calmix(*words).out)
+    both = strict(calmix(*words, "--ensemble", checkpoint("electra")).out)
+    dropped = strict(calmix(*words, "--mc-dropout", 5).out)
+    name = str(files["test"])
+    assert len({found[name]["nll"] for found in (alone, both, dropped)}) == 3
+    assert len(list((place / "evaluations").iterdir())) == 3
+    examples = read_examples(files["test"])
+    probs = load([trained, checkpoint("electra")]).probabilities(examples)
+    assert both[name]["ece"] == measure(probs, examples.labels)["ece"]
+    assert calmix("evaluate", "--predictions", "x.csv", "--mc-dropout", 5).code == 2

@@ -1,9 +1,12 @@
-"""KEY=VALUE words."""
+"""Words of the command line: KEY=VALUE, and which model is meant."""
+
+from typing import Any
 
 import pytest
 
-from calmix.cli.parsing import named_files, pairs, weights
+from calmix.cli.parsing import named_files, pairs, predictor, weights
 from calmix.errors import InputError
+from calmix.models import Classifier, Ensemble
 
 
 def test_pairs_are_split_at_the_first_equals_sign() -> None:
@@ -35,3 +38,10 @@ def test_weights_are_a_word_or_numbers() -> None:
     assert weights("a=1, b=0.5") == {"a": 1.0, "b": 0.5}
     with pytest.raises(InputError, match="NAME=NUMBER"):
         weights("a=x")
+
+
+def test_a_rate_alone_drops_nothing(checkpoint: Any) -> None:
+    assert isinstance(predictor(str(checkpoint("bert")), None, None, None), Classifier)
+    assert isinstance(predictor(str(checkpoint("bert")), [str(checkpoint("bert"))], 2, 0.2), Ensemble)
+    with pytest.raises(InputError, match="give both"):
+        predictor(str(checkpoint("bert")), None, None, 0.3)

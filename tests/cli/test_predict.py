@@ -72,3 +72,17 @@ def test_lower_precision_gives_nearly_the_same_probabilities(calmix: Any, traine
     )
     assert lower != exact
     np.testing.assert_allclose(lower, exact, atol=0.05)
+
+
+def test_an_ensemble_with_mc_dropout_predicts(calmix: Any, trained: Path, files: Any, checkpoint: Any) -> None:
+    from calmix.models import Dropout, load
+
+    members = (trained, checkpoint("electra"))
+    ended = calmix("predict", trained, files["texts"], "--ensemble", members[1], "--mc-dropout", 3, "--dropout", 0.2)
+    assert ended.code == 0, ended.err
+    found = [float(line.split(",")[2]) for line in ended.out.splitlines()[1:]]
+    texts = ["the cat saw rain", "bread", "my old dog liked snow"]
+    expected = load(members, mc_dropout=Dropout(3, 0.2)).predict_proba(texts).max(1)
+    assert found == pytest.approx(expected.tolist())
+    assert calmix("predict", trained, files["texts"], "--mc-dropout", 0).code == 2
+    assert calmix("predict", trained, files["texts"], "--dropout", 0.2).code == 2

@@ -19,9 +19,9 @@ from calmix.calibration import Isotonic
 from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.mixing import choose
-from calmix.models import Beside, encode, write_beside
+from calmix.models import Beside, encode, save_ensemble, write_beside
 from calmix.training.launching import accelerator_for
-from calmix.training.teachers import Teachers, lesson_of, load_teachers, mean_logits, order_of, rehearsed_lesson
+from calmix.training.teachers import Teachers, lesson_of, load_teachers, order_of, rehearsed_lesson
 
 BACKWARDS = tuple(reversed(tiny.LABELS))
 
@@ -106,12 +106,16 @@ def test_several_teachers_are_averaged_as_probabilities(checkpoint: Any, other: 
     torch.testing.assert_close(both.exp(), (one.softmax(1) + two.softmax(1)) / 2)
 
 
-def test_the_mean_of_one_is_untouched_and_that_of_sure_ones_is_finite() -> None:
-    logits = torch.tensor([[1e4, 0.0], [3.0, -5.0]])
-    assert torch.equal(mean_logits([logits]), logits)
-    mean = mean_logits([logits, logits])
-    assert mean.isfinite().all()
-    torch.testing.assert_close(mean.exp(), logits.softmax(1))
+def test_an_ensemble_in_a_folder_teaches_as_its_members_do(
+    checkpoint: Any, other: Path, alone: Any, tmp_path: Path
+) -> None:
+    examples = tiny.examples(12)
+    save_ensemble(calmix.load([checkpoint("bert"), other]), Beside(), tmp_path / "both")
+    both, folder = found(checkpoint("bert"), other), found(tmp_path / "both")
+    np.testing.assert_allclose(folder.logits(examples, alone), both.logits(examples, alone), atol=1e-5)
+    student = encode(examples, tiny.tokenizer(), max_length=32)
+    with pytest.raises(InputError, match="is an ensemble"):
+        folder.live(examples, student, alone)
 
 
 def test_choices_are_taught_too(checkpoint: Any, alone: Any, tmp_path: Path) -> None:
@@ -185,7 +189,7 @@ def test_a_teacher_asked_in_the_step_says_what_it_said_before(
 def test_a_recalibrated_teacher_cannot_be_asked_in_every_step(other: Path, alone: Any) -> None:
     examples = tiny.examples(30)
     write_beside(other, Beside(Isotonic.fit(np.eye(3)[examples.labels], examples.labels)))
-    with pytest.raises(InputError, match="recalibrator beside its weights"):
+    with pytest.raises(InputError, match="beside its weights"):
         found(other).live(examples, encode(examples, tiny.tokenizer("bert"), max_length=32), alone)
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from calmix.cli.parsing import DropoutRate, Members, Passes, predictor
 from calmix.cli.showing import figures_table, guarantee_lines, note, print_json, working_bar
 
 __all__ = ["calibrate"]
@@ -35,6 +36,9 @@ def calibrate(
     label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
     bins: Annotated[int, typer.Option(help="Bins of the calibration errors.", min=1)] = 15,
     seed: Annotated[int, typer.Option(help="Decides how DEV is halved.")] = 0,
+    ensemble: Members = None,
+    mc_dropout: Passes = None,
+    dropout: DropoutRate = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON on stdout, nothing else there.")] = False,
 ) -> None:
     """Fit a recalibrator on labelled data and write a calibrated copy of the model.
@@ -42,10 +46,9 @@ def calibrate(
     Example: `calmix calibrate run new-data.csv --guarantee 0.95 --out run-2`
     """
     from calmix.data import read_examples
-    from calmix.models import load
     from calmix.training import calibrate as correct
 
-    classifier = load(model)
+    classifier = predictor(model, ensemble, mc_dropout, dropout)
     examples = read_examples(
         dev, label_names=classifier.label_names or None, text=text, text_b=text_b, choices=choices, label=label
     )
@@ -71,6 +74,8 @@ def calibrate(
     for line in guarantee_lines(figures):
         print(line)
     note("fit: these rows chose the correction, so they flatter it; judge it on others with `calmix evaluate`")
-    if method is not _Method.temperature:
-        note(f"{method.value} cannot go into the weights: it is in {out / 'calmix.json'}, and only calmix applies it")
+    several = bool(ensemble) or mc_dropout is not None
+    if several or method is not _Method.temperature:
+        what = f"the {method.value} of a mean" if several else method.value
+        note(f"{what} cannot go into the weights: it is in {out / 'calmix.json'}, and only calmix applies it")
     print(f"model: {out}")

@@ -1,12 +1,16 @@
 """`calmix evaluate`: how good and how well calibrated predictions are."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calmix.cli.parsing import DropoutRate, Members, Passes, predictor
 from calmix.cli.showing import interval_table, note, print_json, working_bar
 from calmix.errors import InputError
+
+if TYPE_CHECKING:
+    from calmix.models import Predictor
 
 __all__ = ["evaluate"]
 
@@ -23,6 +27,9 @@ def evaluate(
     text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.")] = None,
     choices: Annotated[str | None, typer.Option(help="Column with the choices.")] = None,
     label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
+    ensemble: Members = None,
+    mc_dropout: Passes = None,
+    dropout: DropoutRate = None,
     bins: Annotated[int, typer.Option(help="Bins of the calibration errors.", min=1)] = 15,
     out: Annotated[
         Path | None, typer.Option(help="Folder for figures, predictions and page. Default: evaluations/MODEL-HASH.")
@@ -44,13 +51,16 @@ def evaluate(
     from calmix.training import intervals, json_safe, measure, measure_groups
 
     figures: dict[str, Any] = {}
-    sources = (
-        _from_files(predictions or [])
-        if predictions
-        else _from_model(
-            model or "", files or [], {"text": text, "text_b": text_b, "choices": choices, "label": label}, as_json
-        )
-    )
+    config: dict[str, Any] = {"command": "evaluate", "model": model or "predictions", "bins": bins}
+    if model is None:
+        if ensemble or mc_dropout is not None or dropout is not None:
+            raise InputError("--ensemble and --mc-dropout are for models, not for --predictions")
+        sources = _from_files(predictions or [])
+    else:
+        config |= {"ensemble": ensemble or None, "mc_dropout": mc_dropout, "dropout": dropout}
+        classifier = predictor(model, ensemble, mc_dropout, dropout)
+        columns = {"text": text, "text_b": text_b, "choices": choices, "label": label}
+        sources = _from_model(classifier, files or [], columns, as_json)
     for name, (probs, labels, table, *_) in sources.items():
         if group is not None and group not in table.column_names:
             raise InputError(
@@ -64,7 +74,7 @@ def evaluate(
         if group is not None:
             found["groups"] = measure_groups(probs, labels, table[group].to_pylist(), bins=bins)
         figures[name] = json_safe(found)
-    page = _write(model, sources, figures, bins, out, no_report) if out is not None or not no_report else None
+    page = _write(config, sources, figures, out, no_report) if out is not None or not no_report else None
     if as_json:
         print_json(figures)
         return
@@ -76,17 +86,12 @@ def evaluate(
 
 
 def _write(
-    model: str | None, sources: dict[str, Any], figures: dict[str, Any], bins: int, out: Path | None, no_report: bool
+    config: dict[str, Any], sources: dict[str, Any], figures: dict[str, Any], out: Path | None, no_report: bool
 ) -> Path | None:
     """Write the evaluation to its folder; return its page, unless none is wanted."""
     from calmix.training.recording import evaluation_folder, record_evaluation
 
-    config = {
-        "command": "evaluate",
-        "model": model or "predictions",
-        "bins": bins,
-        "data": {name: digest for name, (_, _, _, _, digest) in sources.items()},
-    }
+    config = {**config, "data": {name: digest for name, (_, _, _, _, digest) in sources.items()}}
     folder = evaluation_folder(config) if out is None else out
     record_evaluation(folder, config, figures, {name: found[3] for name, found in sources.items()})
     if no_report:
@@ -109,12 +114,12 @@ def _from_files(paths: list[str]) -> dict[str, Any]:
     return found
 
 
-def _from_model(model: str, files: list[str], columns: dict[str, str | None], quiet: bool) -> dict[str, Any]:
+def _from_model(
+    classifier: "Predictor", files: list[str], columns: dict[str, str | None], quiet: bool
+) -> dict[str, Any]:
     from calmix.data import read_examples
-    from calmix.models import load
     from calmix.training import prediction_table
 
-    classifier = load(model)
     known = classifier.label_names or None
     sets = {file: read_examples(file, label_names=known, **columns) for file in files}  # type: ignore[arg-type]
     found = {}

@@ -32,10 +32,12 @@ def export(
     from calmix.data import read_examples
     from calmix.data.corpus import corpus_path
     from calmix.errors import InputError
-    from calmix.models import load
+    from calmix.models import load_one
     from calmix.training import export_onnx
 
-    classifier = load(model)
+    classifier = load_one(model)
+    if classifier.beside.dropout is not None:
+        raise InputError(f"{model}: predicts with MC-dropout, which no exported graph does")
     if check is None and classifier.multiple_choice:
         raise InputError("give texts with choices to check a multiple-choice model on: --check FILE")
     if check is None:

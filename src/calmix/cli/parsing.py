@@ -2,10 +2,43 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
 
 from calmix.errors import InputError
 
-__all__ = ["Judged", "Record", "named_files", "pairs", "weights"]
+if TYPE_CHECKING:
+    from calmix.models import Predictor
+
+__all__ = ["DropoutRate", "Judged", "Members", "Passes", "Record", "named_files", "pairs", "predictor", "weights"]
+
+Members = Annotated[
+    list[str] | None,
+    typer.Option("--ensemble", metavar="RUN", help="Average the probabilities with another model's. Repeatable."),
+]
+Passes = Annotated[
+    int | None, typer.Option("--mc-dropout", metavar="N", help="Predict N times with dropout on, and average.", min=1)
+]
+DropoutRate = Annotated[
+    float | None, typer.Option("--dropout", help="Rate of --mc-dropout; default: as the model was trained.")
+]
+
+
+def predictor(
+    model: str,
+    members: list[str] | None,
+    passes: int | None,
+    rate: float | None,
+    precision: Literal["fp32", "bf16"] = "fp32",
+) -> "Predictor":
+    """Return the model that these options ask for: one, or an ensemble, with or without MC-dropout."""
+    from calmix.models import Dropout, load
+
+    if rate is not None and passes is None:
+        raise InputError("--dropout is the rate of --mc-dropout N: give both")
+    dropout = None if passes is None else Dropout(passes, rate)
+    return load([model, *(members or [])], precision=precision, mc_dropout=dropout)
 
 
 class Judged(StrEnum):

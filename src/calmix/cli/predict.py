@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from calmix.cli.parsing import DropoutRate, Members, Passes, predictor
 from calmix.cli.showing import note, working_bar
 from calmix.errors import InputError
 
@@ -27,17 +28,19 @@ def predict(
         Literal["fp32", "bf16"],
         typer.Option(help="bf16 is about twice as fast where the hardware has it, and changes the third digit."),
     ] = "fp32",
+    ensemble: Members = None,
+    mc_dropout: Passes = None,
+    dropout: DropoutRate = None,
 ) -> None:
     """Predict: id, label, confidence, and one probability per class."""
     from calmix.data import read_examples, write_tables
     from calmix.data.tables import check_writable, print_csv
-    from calmix.models import load
     from calmix.training import prediction_tables
 
     if out is not None:
         check_writable(out)
     examples = read_examples(file, text=text, text_b=text_b, choices=choices, id=id, labelled=False)
-    classifier = load(model, precision=precision)
+    classifier = predictor(model, ensemble, mc_dropout, dropout, precision)
     if abstain and classifier.beside.threshold is None:
         raise InputError(f"{model}: has no threshold to abstain by: train or calibrate it with --guarantee")
     classifier.check(examples)

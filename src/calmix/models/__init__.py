@@ -1,9 +1,12 @@
 """Checkpoints in and out, and where in them the embeddings, layers and head are."""
 
 from calmix.models.anatomy import Anatomy, anatomy, head_of
+from calmix.models.averaging import columns_for, mean_logits
 from calmix.models.beside import Beside, read_beside, write_beside
-from calmix.models.classifier import KIND, Classifier, checkpoint_of, load
+from calmix.models.classifier import KIND, Classifier, checkpoint_of, load_one, log_probabilities
+from calmix.models.dropping import Dropout
 from calmix.models.encoding import Packed, counts_from_padding, encode, usable_length
+from calmix.models.ensembles import Ensemble, Predictor, load, save_ensemble
 from calmix.models.folding import fold, folded_temperature
 from calmix.models.loading import (
     identity,
@@ -23,11 +26,15 @@ __all__ = [
     "Arithmetic",
     "Beside",
     "Classifier",
+    "Dropout",
     "Edit",
+    "Ensemble",
     "Packed",
+    "Predictor",
     "Site",
     "anatomy",
     "checkpoint_of",
+    "columns_for",
     "counts_from_padding",
     "encode",
     "fold",
@@ -40,13 +47,17 @@ __all__ = [
     "last_tokens",
     "load",
     "load_for_training",
+    "load_one",
     "load_trained",
+    "log_probabilities",
+    "mean_logits",
     "pooled",
     "predict_logits",
     "read_beside",
     "resolve",
     "rewriting",
     "save",
+    "save_ensemble",
     "site_of_layer",
     "usable_length",
     "write_beside",

@@ -8,6 +8,7 @@ from typing import Any
 from calmix.calibration import ConformalSets, Recalibrator, SelectiveThreshold, from_json
 from calmix.data import write_json
 from calmix.errors import InputError
+from calmix.models.dropping import Dropout
 
 __all__ = ["Beside", "read_beside", "write_beside"]
 
@@ -16,11 +17,12 @@ _NAME = "calmix.json"
 
 @dataclass(frozen=True)
 class Beside:
-    """A recalibrator that is no mere temperature, a threshold to answer above, and prediction sets."""
+    """A recalibrator that is not in the weights, a threshold to answer above, prediction sets, and MC-dropout."""
 
     recalibrator: Recalibrator | None = None
     threshold: SelectiveThreshold | None = None
     sets: ConformalSets | None = None
+    dropout: Dropout | None = None
 
 
 def write_beside(folder: Path, beside: Beside) -> None:
@@ -45,6 +47,7 @@ def read_beside(folder: Path) -> Beside:
             recalibrator=from_json(state["recalibrator"]) if "recalibrator" in state else None,
             threshold=SelectiveThreshold.from_json(state["threshold"]) if "threshold" in state else None,
             sets=ConformalSets.from_json(state["sets"]) if "sets" in state else None,
+            dropout=Dropout.from_json(state["dropout"]) if "dropout" in state else None,
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{file}: is damaged ({error}); calibrate the model again") from None

@@ -1,7 +1,8 @@
 """A trained classifier ready to use: texts in, calibrated probabilities out."""
 
+import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from calmix.calibration import Temperature
+from calmix.calibration import Recalibrator, Temperature
 from calmix.data import Examples
 from calmix.errors import InputError
+from calmix.models.averaging import LEAST
 from calmix.models.beside import Beside, read_beside
+from calmix.models.dropping import Dropout
 from calmix.models.encoding import Packed, encode, usable_length
+from calmix.models.folding import fold, folded_temperature
 from calmix.models.loading import is_multiple_choice, label_names_of, load_trained
 from calmix.models.predicting import Arithmetic, predict_logits
 
-__all__ = ["KIND", "Classifier", "checkpoint_of", "load"]
+__all__ = ["KIND", "Classifier", "Text", "checkpoint_of", "examples_of", "load_one", "log_probabilities"]
 
 KIND = "calmix_kind"
 """Where a config keeps what the model was trained on: `text` or `pair`. Others' models do not say."""
@@ -57,14 +61,31 @@ class Classifier:
                 f"{_WORDS[trained_on]}"
             )
 
+    def to(self, device: torch.device | str) -> "Classifier":
+        """Return itself, with its model on a device."""
+        self.model.to(device)
+        return self
+
+    def unscaled(self) -> "Classifier":
+        """Return a copy as it came out of training: no temperature in its weights, no recalibrator beside them."""
+        model = copy.deepcopy(self.model)
+        fold(model, 1 / folded_temperature(model))
+        return replace(self, model=model, beside=Beside(dropout=self.beside.dropout))
+
     def encode(self, examples: Examples) -> Packed:
         """Return examples as this model reads them."""
         self.check(examples)
         return encode(examples, self.tokenizer, max_length=usable_length(self.tokenizer, self.model.config, None))
 
     def logits(self, examples: Examples, *, progress: Callable[[int], None] | None = None) -> NDArray[np.float32]:
-        """Return the logits of examples; choices a row does not have are −inf."""
-        return predict_logits(self.model, self.encode(examples), precision=self.precision, progress=progress)
+        """Return the logits of examples; choices a row does not have are −inf.
+
+        With MC-dropout they are the logarithm of the mean probabilities of its passes.
+        """
+        packed = self.encode(examples)
+        return predict_logits(
+            self.model, packed, precision=self.precision, dropout=self.beside.dropout, progress=progress
+        )
 
     def probabilities(
         self, examples: Examples, *, progress: Callable[[int], None] | None = None
@@ -75,7 +96,7 @@ class Classifier:
 
     def predict_proba(self, texts: Sequence[Text]) -> NDArray[np.float64]:
         """Return a probability per class for each text, pair (a, b), or (text, choices)."""
-        return self.probabilities(_examples(texts))
+        return self.probabilities(examples_of(texts))
 
     def predict(self, texts: Sequence[Text]) -> list[Any]:
         """Return the most probable label of each text; the index of the choice for multiple choice."""
@@ -83,16 +104,23 @@ class Classifier:
         return [self.label_names[k] for k in winners] if self.label_names else winners.tolist()
 
 
-def load(folder: str | Path, *, precision: Arithmetic = "fp32") -> Classifier:
-    """Return the classifier in a checkpoint or run folder (or by hub name), on the GPU if there is one.
-
-    With `precision="bf16"` it predicts about twice as fast where the hardware has that arithmetic, and its
-    probabilities differ in the third digit.
-    """
+def load_one(folder: str | Path, *, precision: Arithmetic = "fp32", dropout: Dropout | None = None) -> Classifier:
+    """Return the one classifier in a checkpoint or run folder: see `load`, which reads ensembles too."""
     name = checkpoint_of(folder)
+    if (Path(name) / "ensemble.json").is_file():
+        raise InputError(f"{name}: is an ensemble; name one of its members, {name}/member-1 and so on")
     model, tokenizer = load_trained(name)
+    beside = read_beside(Path(name))
+    if dropout is not None and dropout != beside.dropout:
+        if beside.recalibrator is not None:
+            raise InputError(
+                f"{name}: has a recalibrator beside its weights that was fitted to other predictions: "
+                "calibrate the model again with --mc-dropout"
+            )
+        # What was promised of other predictions is not promised of these.
+        beside = Beside(dropout=dropout)
     model.to("cuda" if torch.cuda.is_available() else "cpu")
-    return Classifier(model, tokenizer, label_names_of(model), read_beside(Path(name)), precision)
+    return Classifier(model, tokenizer, label_names_of(model), beside, precision)
 
 
 def checkpoint_of(folder: str | Path) -> str:
@@ -110,7 +138,16 @@ def checkpoint_of(folder: str | Path) -> str:
     return str(path / "model")
 
 
-def _examples(texts: Sequence[Text]) -> Examples:
+def log_probabilities(logits: NDArray[np.float32], recalibrator: Recalibrator | None) -> NDArray[np.float32]:
+    """Return logits as they are, or the logarithm of what a recalibrator makes of them."""
+    if recalibrator is None:
+        return logits
+    probs = np.maximum(np.asarray(recalibrator(logits)), LEAST)
+    return np.where(np.isneginf(logits), -np.inf, np.log(probs)).astype(np.float32)
+
+
+def examples_of(texts: Sequence[Text]) -> Examples:
+    """Return texts, pairs, or texts with choices, as unlabelled examples."""
     if isinstance(texts, str):
         raise InputError("predict takes a list of texts, not one text: put it in brackets")
     rows = list(texts)

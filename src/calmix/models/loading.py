@@ -54,9 +54,12 @@ def identity(name: str) -> str:
     folder = Path(name)
     if folder.is_dir():
         digest = hashlib.sha256()
-        for path in sorted(path for pattern in _CONTENT for path in folder.glob(pattern)):
+        patterns = [*_CONTENT, *(f"member-*/{pattern}" for pattern in _CONTENT)]  # an ensemble's are inside
+        for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
             with path.open("rb") as file:
-                digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+                digest.update(
+                    path.relative_to(folder).as_posix().encode() + hashlib.file_digest(file, "sha256").digest()
+                )
         return digest.hexdigest()[:16]
     return f"{name}@{getattr(_config(name), '_commit_hash', None)}"
 

@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from calmix.models.averaging import mean_logits
+from calmix.models.dropping import Dropout, dropping
 from calmix.models.encoding import Packed
 
 __all__ = ["Arithmetic", "predict_logits"]
@@ -26,13 +28,15 @@ def predict_logits(
     rows: NDArray[np.int64] | None = None,
     tokens: int | None = None,
     precision: Arithmetic = "fp32",
+    dropout: Dropout | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> NDArray[np.float32]:
     """Return the logits [samples, classes or choices]; choices a row does not have are −inf.
 
     `rows` asks for some samples only, in that order. `tokens` bounds the padded size of a batch (unless it is one
     long text), so that memory does not depend on the texts' lengths. In bf16, about twice as fast where the hardware
-    has it, logits keep some three digits. The model is put in evaluation mode for the time being.
+    has it, logits keep some three digits. With `dropout` they are the logarithm of the mean probabilities of its
+    passes. The model is put in evaluation mode for the time being.
     """
     device = next(model.parameters()).device
     packed = packed.to(device)
@@ -45,7 +49,9 @@ def predict_logits(
     out: NDArray[np.float32] | None = None
     start = 0
     lower = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
-    with _evaluating(model), torch.inference_mode(), lower:
+    drop = nullcontext() if dropout is None else dropping(model, dropout)
+    passes = 1 if dropout is None else dropout.passes
+    with _evaluating(model), torch.inference_mode(), lower, drop:
         while start < len(order):
             longest = asked[order[start : start + 1]]
             width = packed.width(longest)
@@ -55,7 +61,7 @@ def predict_logits(
             if counts is not None:
                 places = places[counts[asked[places]] == choices]
             inputs = packed.batch(torch.from_numpy(asked[places]).to(device), width=width, choices=choices)
-            logits = model(**inputs).logits.float().cpu().numpy()
+            logits = mean_logits([model(**inputs).logits for _ in range(passes)]).cpu().numpy()
             if out is None:
                 out = np.full((len(asked), columns or logits.shape[1]), -np.inf, dtype=np.float32)
             out[places, : logits.shape[1]] = logits

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import torch
 from numpy.typing import NDArray
 
 from calmix.calibration import Temperature
 from calmix.data import read_table
+from calmix.models import mean_logits
 from calmix.study.grid import Cell, Plan
 from calmix.study.working import Storage
 from calmix.training import json_safe, measure
@@ -87,15 +89,8 @@ def predictions_of(cell: Cell, storage: Storage, data: str) -> Predictions:
 
 
 def _mean_logits(cell: Cell, storage: Storage, data: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    total, labels = None, None
-    for key in cell.runs:
-        logits, labels = _logits(storage.folder(key) / f"predictions-{data}.parquet")
-        probs = np.asarray(Temperature(1.0)(logits))
-        total = probs if total is None else total + probs
-    assert total is not None
-    assert labels is not None
-    with np.errstate(divide="ignore"):  # a choice that is not there stays impossible
-        return np.log(total / len(cell.runs)), labels
+    found = [_logits(storage.folder(key) / f"predictions-{data}.parquet") for key in cell.runs]
+    return mean_logits([torch.from_numpy(logits) for logits, _ in found]).numpy(), found[0][1]
 
 
 def _figures(cell: Cell, plan: Plan, storage: Storage) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 import copy
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from calmix.calibration import (
 )
 from calmix.data import Examples, split_examples
 from calmix.errors import InputError
-from calmix.models import Beside, Classifier, fold, save, write_beside
+from calmix.models import Beside, Ensemble, Predictor, fold, save, save_ensemble, write_beside
 from calmix.training.evaluating import json_safe, measure
 from calmix.training.folder import claim_empty
 from calmix.training.optimising import check_hyper
@@ -38,7 +39,7 @@ _KINDS: dict[Method, Callable[..., Recalibrator]] = {
 
 
 def calibrate(
-    classifier: Classifier,
+    classifier: Predictor,
     examples: Examples,
     *,
     out: Path,
@@ -50,9 +51,10 @@ def calibrate(
 ) -> dict[str, Any]:
     """Write a calibrated copy of a classifier to `out` and return its figures, before and after.
 
-    A temperature goes into the weights; any other recalibrator is kept beside them, replaces one that was
-    there, and is applied by `calmix.load`. With `guarantee`, half of the examples fit the recalibrator and the
-    other half the threshold and the prediction sets; what was guaranteed before is void and dropped.
+    A temperature goes into the weights; any other recalibrator, and any of an ensemble or of MC-dropout, is kept
+    beside them, replaces one that was there, and is applied by `calmix.load`. With `guarantee`, half of the examples
+    fit the recalibrator and the other half the threshold and the prediction sets; what was guaranteed before is void
+    and dropped.
     """
     if classifier.multiple_choice and method != "temperature":
         raise InputError(f"{method} corrects classes, and choices are none: use a temperature")
@@ -77,15 +79,19 @@ def calibrate(
         if guarantee is not None:
             beside = guarded(np.asarray(fitted(logits[rows["guard"]])), examples.labels[rows["guard"]], guarantee)
             figures["guarantee"] = {key: value.to_json() for key, value in vars(beside).items() if value is not None}
-        model = classifier.model
         if isinstance(fitted, Temperature):
-            # A copy: the classifier we were given goes on as it was.
-            model = copy.deepcopy(model)
-            fold(model, fitted.temperature)
             figures["temperature"] = fitted.temperature
+        if isinstance(classifier, Ensemble):
+            whole = replace(beside, recalibrator=fitted)
+            _write_whole(out, lambda folder: save_ensemble(classifier, whole, folder))
+        elif isinstance(fitted, Temperature) and classifier.beside.dropout is None:
+            model = copy.deepcopy(classifier.model)  # the classifier we were given goes on as it was
+            fold(model, fitted.temperature)
+            save_whole(model, classifier.tokenizer, beside, out)
         else:
-            beside = Beside(fitted, beside.threshold, beside.sets)
-        save_whole(model, classifier.tokenizer, beside, out)
+            # The mean of softened predictions is not the softened mean: its temperature fits into no weights.
+            beside = replace(beside, recalibrator=fitted, dropout=classifier.beside.dropout)
+            save_whole(classifier.model, classifier.tokenizer, beside, out)
     return dict(json_safe(figures))
 
 
@@ -98,13 +104,22 @@ def guarded(probs: NDArray[np.float64], labels: NDArray[np.int64], accuracy: flo
 
 
 def save_whole(model: nn.Module, tokenizer: Any, beside: Beside, folder: Path) -> None:
-    """Write a checkpoint and what is beside it under a name of its own, then rename: complete or absent."""
+    """Write a checkpoint and what is beside it: complete or absent."""
+
+    def write(scratch: Path) -> None:
+        save(model, tokenizer, scratch)
+        write_beside(scratch, beside)
+
+    _write_whole(folder, write)
+
+
+def _write_whole(folder: Path, write: Callable[[Path], None]) -> None:
+    """Let a folder be written under a name of its own, then rename it."""
     folder = folder.absolute()
     scratch = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(scratch, ignore_errors=True)
     try:
-        save(model, tokenizer, scratch)
-        write_beside(scratch, beside)
+        write(scratch)
         shutil.rmtree(folder, ignore_errors=True)
         scratch.rename(folder)
     finally:

@@ -13,7 +13,7 @@ from calmix.data import Examples, read_table
 from calmix.data.origin import Origin, listed, shown
 from calmix.data.tables import format_of
 from calmix.errors import InputError
-from calmix.models import Classifier
+from calmix.models import Predictor
 
 __all__ = ["prediction_table", "prediction_tables", "read_predictions", "with_guarantees"]
 
@@ -53,7 +53,7 @@ def prediction_table(
 
 def prediction_tables(
     examples: Examples,
-    classifier: Classifier,
+    classifier: Predictor,
     *,
     guarantees: bool = False,
     rows: int = _ROWS,
@@ -67,7 +67,7 @@ def prediction_tables(
         yield with_guarantees(table, probs, classifier) if guarantees else table
 
 
-def with_guarantees(table: pa.Table, probs: NDArray[np.float64], classifier: Classifier) -> pa.Table:
+def with_guarantees(table: pa.Table, probs: NDArray[np.float64], classifier: Predictor) -> pa.Table:
     """Return predictions with `accepted` and `possible` (the prediction set), as far as the model knows them."""
     names = classifier.label_names or tuple(str(i) for i in range(probs.shape[1]))
     if classifier.beside.threshold is not None:

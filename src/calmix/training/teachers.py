@@ -1,10 +1,9 @@
 """The teachers of a distillation: any classifiers, read by their own tokenizers, their labels matched by name."""
 
 import hashlib
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,31 @@ import numpy as np
 import pyarrow as pa
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from numpy.typing import NDArray
 from torch import Tensor
 
 from calmix.data import Examples, read_table, write_table
 from calmix.errors import InputError
 from calmix.mixing import TEACHER, Recipe, Signal, Step
-from calmix.models import Beside, Classifier, Packed, checkpoint_of, fold, folded_temperature, identity, load
+from calmix.models import (
+    Classifier,
+    Packed,
+    Predictor,
+    checkpoint_of,
+    columns_for,
+    identity,
+    load,
+    log_probabilities,
+    mean_logits,
+)
 from calmix.training.launching import from_main
-from calmix.training.loop import predict_everywhere
 
 __all__ = [
     "Teacher",
     "Teachers",
     "lesson_of",
     "load_teachers",
-    "mean_logits",
     "order_of",
     "rehearsed_lesson",
 ]
@@ -36,8 +44,6 @@ __all__ = [
 Teacher = str | Path
 # Texts that a dry run lets a teacher read, to tell how long all would take.
 _SAMPLE = 64
-# Lower probabilities than float32 has are no knowledge, and their logarithm is no number.
-_LEAST = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +51,7 @@ class Teachers:
     """One classifier or several, whose probabilities are averaged."""
 
     names: tuple[str, ...]
-    classifiers: tuple[Classifier, ...]
+    classifiers: tuple[Predictor, ...]
     identities: tuple[str, ...]
     """What tells each from any other model: its content."""
 
@@ -78,13 +84,9 @@ class Teachers:
         """Return the logits for these examples, each process computing a share; choices that are not there are −inf."""
         found = []
         for classifier, order in self._ordered(examples):
-            model = classifier.model.to(accelerator.device)
-            scores = predict_everywhere(model, classifier.encode(examples), accelerator)
-            model.to("cpu")  # the device's memory is the student's
-            if classifier.beside.recalibrator is not None:
-                probs = np.asarray(classifier.beside.recalibrator(scores))
-                with np.errstate(divide="ignore"):
-                    scores = np.where(np.isneginf(scores), -np.inf, np.log(np.maximum(probs, _LEAST)))
+            classifier.to(accelerator.device)
+            scores = _asked(classifier, examples, accelerator)
+            classifier.to("cpu")  # the device's memory is the student's
             found.append(torch.from_numpy(scores if order is None else scores[:, order]))
         logits = mean_logits(found).numpy()
         if not np.isfinite(logits[_mask(examples, logits.shape[1])]).all():
@@ -93,12 +95,14 @@ class Teachers:
 
     def live(self, examples: Examples, student: Packed, accelerator: Accelerator) -> Callable[[Step], Tensor]:
         """Return what computes the logits of a step's rows, in the step."""
-        if any(classifier.beside.recalibrator is not None for classifier in self.classifiers):
-            raise InputError(
-                "a teacher with a recalibrator beside its weights cannot be asked in each step: let it cache"
-            )
         readers = []
         for classifier, order in self._ordered(examples):
+            beside = classifier.beside
+            if not isinstance(classifier, Classifier) or beside.recalibrator is not None or beside.dropout is not None:
+                raise InputError(
+                    "a teacher that is an ensemble, or has a recalibrator or MC-dropout beside its weights, cannot be "
+                    "asked in each step: let it cache"
+                )
             columns = None if order is None else torch.from_numpy(order).to(accelerator.device)
             packed = classifier.encode(examples).to(accelerator.device)
             readers.append((classifier.model.to(accelerator.device), packed, columns))
@@ -124,7 +128,7 @@ class Teachers:
 
         return ask
 
-    def _ordered(self, examples: Examples) -> list[tuple[Classifier, NDArray[np.int64] | None]]:
+    def _ordered(self, examples: Examples) -> list[tuple[Predictor, NDArray[np.int64] | None]]:
         """Return each classifier with the columns of its logits in the order of the examples' classes."""
         if examples.kind == "choices":
             return [(classifier, None) for classifier in self.classifiers]
@@ -148,16 +152,12 @@ def load_teachers(
         raise InputError(f"this recipe {wrong if recipe.taught else 'learns from no teacher, but one was given'}")
     if not names:
         return None
-    classifiers = tuple(load(name) for name in names)
-    for classifier in classifiers:
-        classifier.model.to("cpu")  # until it is asked
-        if not scaled:
-            fold(classifier.model, 1 / folded_temperature(classifier.model))
+    classifiers = tuple(load(name).to("cpu") for name in names)  # until they are asked
     if len({classifier.multiple_choice for classifier in classifiers}) > 1:
         raise InputError("some teachers choose among choices, others among classes: they cannot teach together")
     found = tuple(identity(checkpoint_of(name)) + ("" if scaled else " unscaled") for name in names)
     if not scaled:
-        classifiers = tuple(replace(classifier, beside=Beside()) for classifier in classifiers)
+        classifiers = tuple(classifier.unscaled() for classifier in classifiers)
     return Teachers(tuple(map(str, names)), classifiers, found)
 
 
@@ -197,21 +197,30 @@ def rehearsed_lesson(
 
 def order_of(labels: Sequence[str], theirs: Sequence[str], teacher: str) -> NDArray[np.int64]:
     """Return where each label stands among a teacher's; they must be the same ones."""
-    if sorted(labels) != sorted(theirs):
+    found = columns_for(labels, theirs)
+    if found is None:
         raise InputError(
             f"labels differ: {', '.join(labels)} in the training set, {', '.join(theirs)} in the teacher {teacher}; "
             "rename those of the data, or id2label in the teacher's config.json"
         )
-    where = {name: position for position, name in enumerate(theirs)}
-    return np.array([where[name] for name in labels], dtype=np.int64)
+    return found
 
 
-def mean_logits(each: Sequence[Tensor]) -> Tensor:
-    """Return one model's logits as they are; of several, the logarithm of their mean probabilities."""
-    if len(each) == 1:
-        return each[0].float()
-    logs = torch.stack([logits.double().log_softmax(-1) for logits in each])
-    return (logs.logsumexp(0) - math.log(len(each))).clamp(min=math.log(_LEAST)).float()
+def _asked(classifier: Predictor, examples: Examples, accelerator: Accelerator) -> NDArray[np.float32]:
+    """Return a teacher's scores for all examples on every process, each having asked it about its share."""
+
+    def scores(part: Examples) -> NDArray[np.float32]:
+        return log_probabilities(classifier.logits(part), classifier.beside.recalibrator)
+
+    world = accelerator.num_processes
+    if world == 1:
+        return scores(examples)
+    rows = np.arange(len(examples))[accelerator.process_index :: world]
+    shares = gather_object([(rows, scores(examples.take(rows)))] if len(rows) else [])
+    out = np.full((len(examples), max(found.shape[1] for _, found in shares)), -np.inf, dtype=np.float32)
+    for share, found in shares:
+        out[share, : found.shape[1]] = found
+    return out
 
 
 def _mask(examples: Examples, width: int) -> NDArray[np.bool_]:
