@@ -5,6 +5,7 @@ from calmix.mixing.choosing import Option, choose, describe, options_of
 from calmix.mixing.distilling import TEACHER, Form
 from calmix.mixing.loss import batch_loss
 from calmix.mixing.recipes import RECIPES, Recipe
+from calmix.mixing.remembering import Memory
 from calmix.mixing.sampling import Pool, Sampling
 from calmix.mixing.step import Signal, Step, fill_tokens
 
@@ -13,6 +14,7 @@ __all__ = [
     "TEACHER",
     "Bank",
     "Form",
+    "Memory",
     "Option",
     "Pool",
     "Recipe",

@@ -44,3 +44,10 @@ class Recipe:
     sample; `from_bank` tells a step who they are. None for recipes that pair inside a batch."""
     taught: bool = False
     """Whether it learns from a teacher, whose logits are the signal `teacher`: a run must be given one."""
+    online: bool = False
+    """Whether its guide asks for the dynamics of the run itself, and is not to be given another's."""
+    remembers: bool = False
+    """Whether the run's own predictions are remembered: their mean for each sample is then the signal `own`, from the
+    second epoch on."""
+    average: float = 0.0
+    """The share of the run over which its weights are averaged; 0 takes them as they are."""

@@ -37,19 +37,34 @@ def mixed(
     hard: bool = False,
     padding: Padding = "sep",
     mask: Mask = "union",
+    share: float = 1.0,
+    entropy: float = 0.0,
 ) -> Term:
-    """Return cross-entropy of mixed samples to their mixed labels (`hard`: to the nearer sample's label)."""
+    """Return cross-entropy of mixed samples to their mixed labels (`hard`: to the nearer sample's label).
+
+    A `share` below 1 leaves the other rows of each batch unmixed: what the model thinks of them is free to record.
+    `entropy` is the weight of the prediction's entropy, which is taken off the loss.
+    """
     check_range("alpha", alpha)
     check_range("smoothing", smoothing, high=1)
+    check_range("share", share, high=1)
+    check_range("entropy", entropy)
 
     def term(step: Step) -> Tensor:
         partner = pairing(step)
+        if share < 1:
+            # Mixed with itself, whatever λ is, a text stays as it is, and so does its mask.
+            unmixed = ~step.drawn(share)
+            partner = torch.where(unmixed, torch.arange(len(step), device=step.device), partner)
         weight = step.beta(alpha, per_sample=per_sample)
         where = level(step) if callable(level) else level
         logits = mixed_logits(step, partner, weight, level=where, padding=padding, mask=mask)
-        share = (weight >= 0.5).to(weight.dtype) if hard else weight
-        targets = mix(smooth(step.targets, smoothing), partner, share)
-        return cross_entropy(logits, targets, step.class_weights)
+        if share < 1:
+            step.note(logits, unmixed)
+        of_own = (weight >= 0.5).to(weight.dtype) if hard else weight
+        targets = mix(smooth(step.targets, smoothing), partner, of_own)
+        losses = cross_entropy(logits, targets, step.class_weights)
+        return losses + entropy * _negative_entropy(logits) if entropy else losses
 
     return term
 
@@ -57,11 +72,12 @@ def mixed(
 def negative_entropy() -> Term:
     """Return −H(p) of the clean prediction: adding it to a loss rewards unsure predictions."""
 
-    def term(step: Step) -> Tensor:
-        log_p = torch.log_softmax(step.logits, dim=-1)
-        return (log_p.exp() * log_p).sum(-1)
+    return lambda step: _negative_entropy(step.logits)
 
-    return term
+
+def _negative_entropy(logits: Tensor) -> Tensor:
+    log_p = torch.log_softmax(logits, dim=-1)
+    return (log_p.exp() * log_p).sum(-1)
 
 
 def total(*weighted: tuple[float, Term]) -> Term:

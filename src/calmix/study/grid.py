@@ -180,7 +180,7 @@ class _Planner:
         options = method.options_on(task.name)
         recipe = choose(method.recipe, options)
         needs = {}
-        if method.subset or (recipe.guide is not None and not method.online):
+        if method.subset or (recipe.guide is not None and not (method.online or recipe.online)):
             # Guided by plain training with the settings of this very run.
             plain = Method("plain", training=training)
             if method.filtered:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calmix.dynamics import Dynamics, Pass, Recorder
-from calmix.mixing import Bank, Recipe, Signal, Step, partner_counts
+from calmix.mixing import Bank, Memory, Recipe, Signal, Step, partner_counts
 from calmix.models import anatomy, predict_logits
 from calmix.training.batches import TrainingSet, seed_for
 
-__all__ = ["Guidance", "Record", "partner_notes", "record_notes"]
+__all__ = ["Guidance", "Record", "memory_of", "partner_notes", "record_notes"]
 
 Record = Literal["training", "evaluation"]
 """Which logits are recorded: those of the training steps, or those of a pass of its own after each epoch."""
@@ -51,6 +51,7 @@ class Guidance:
         # With several processes a sample wanders between them: each records an epoch, merged in order at its end.
         self.past = Recorder(len(data.labels)) if accelerator.num_processes > 1 else None
         self.bank = None if recipe.search is None else _bank(recipe, model, data)
+        self.memory = memory_of(data, 1) if recipe.remembers else None
         self.given = dict(given or {})
         self.told: dict[str, Tensor] = {}
         self.columns: dict[str, NDArray[Any]] = {}
@@ -63,13 +64,16 @@ class Guidance:
         return self.given | self.told
 
     def observe(self, step: Step) -> None:
-        """Record a step whose clean logits are known; those of token-level mixing alone are not."""
-        if step.is_clean_known:
-            assert step.rows is not None
-            if self.record == "training":
-                self.recorder.update(step.logits, self.data.labels[step.rows], step.rows)
-            if self.bank is not None:
-                self.bank.update(step)
+        """Record a step that says something about unmixed samples; one that mixes all tokens does not."""
+        if step.observed is None:
+            return
+        logits, rows = step.observed
+        if self.record == "training":
+            self.recorder.update(logits, self.data.labels[rows], rows)
+        if self.memory is not None:
+            self.memory.update(logits, rows)
+        if self.bank is not None and step.is_clean_known:
+            self.bank.update(step)
 
     def begin_epoch(self, epoch: int) -> None:
         """Renew what the epochs before have changed: online regions, and partners over the whole set."""
@@ -77,6 +81,8 @@ class Guidance:
             return
         if self.online and self.recipe.guide is not None:
             self._guide(self.dynamics())
+        if self.memory is not None:
+            self._renew(self.memory.signals())
         if self.bank is not None:
             device = self.data.labels.device
             generator = torch.Generator("cpu" if device.type == "mps" else device)
@@ -89,6 +95,8 @@ class Guidance:
         if self.record == "evaluation":
             self._look_again()
         self.recorder.end_epoch()
+        if self.memory is not None:
+            self.memory.end_epoch(None if self.past is None else partial(self.accelerator.reduce, reduction="sum"))
         if self.past is not None:
             before = self.past.epochs
             for state in gather_object([{k: v.cpu() for k, v in self.recorder.state_dict().items()}]):
@@ -118,17 +126,21 @@ class Guidance:
             groups[kind] = {**groups.get(kind, {}), name: values}
         if self.bank is not None:
             groups["bank"] = self.bank.state_dict()
+        if self.memory is not None:
+            groups["memory"] = self.memory.state_dict()
         return {f"{group}.{name}": values for group, named in groups.items() for name, values in named.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from saved tensors."""
-        groups: dict[str, dict[str, Tensor]] = {"recorder": {}, "column": {}, "partner": {}, "bank": {}}
+        groups: dict[str, dict[str, Tensor]] = {"recorder": {}, "column": {}, "partner": {}, "bank": {}, "memory": {}}
         for name, values in tensors.items():
             group, _, rest = name.partition(".")
             groups[group][rest] = values
         (self.recorder if self.past is None else self.past).load_state_dict(groups["recorder"])
         if self.bank is not None:
             self.bank.load_state_dict(groups["bank"])
+        if self.memory is not None:
+            self.memory.load_state_dict(groups["memory"])
         self.columns.update({name: values.cpu().numpy() for name, values in groups["column"].items()})
         self._renew({**groups["column"], **groups["partner"]})
 
@@ -155,6 +167,13 @@ class Guidance:
                 self.told[name].copy_(values)
             else:
                 self.told[name] = values.to(self.data.labels.device, copy=True)
+
+
+def memory_of(data: TrainingSet, runs: int) -> Memory:
+    """Return an empty memory of the predictions of a training set, for some runs one after the other."""
+    classes = data.classes if data.packed.counts is None else int(data.packed.counts.max())
+    assert classes is not None
+    return Memory(runs * len(data), classes, data.labels.device)
 
 
 def _bank(recipe: Recipe, model: nn.Module, data: TrainingSet) -> Bank:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from calmix.data import write_text
+from calmix.training.averaging import Averaged
 from calmix.training.launching import from_main
 from calmix.training.state import latest, load_optimizer, optimizer_tensors, save_state
 from calmix.training.stepping import Stepper
@@ -38,8 +39,16 @@ class Fit:
 class Keeper:
     """Keeps a run: in memory always, and in the folder `out` if there is one, on the main process."""
 
-    def __init__(self, model: nn.Module, stepper: Stepper, out: Path | None, *, minutes: float) -> None:
-        self.model, self.stepper, self.out = model, stepper, out
+    def __init__(
+        self,
+        model: nn.Module,
+        stepper: Stepper,
+        out: Path | None,
+        *,
+        minutes: float,
+        averaged: Averaged | None = None,
+    ) -> None:
+        self.model, self.stepper, self.out, self.averaged = model, stepper, out, averaged
         self.main = stepper.accelerator.is_main_process
         self.every, self.began = 60 * minutes, time.monotonic()
         self.saved = self.began
@@ -59,6 +68,8 @@ class Keeper:
         load_optimizer(self.stepper.optimizer, tensors["optimizer"])
         if self.stepper.guidance is not None and "guidance" in tensors:
             self.stepper.guidance.load(tensors["guidance"])
+        if self.averaged is not None and "averaged" in tensors:
+            self.averaged.load(tensors["averaged"])
         if self.main:
             self.stepper.restart(self.run.rows, self.run.loss)
 
@@ -118,6 +129,8 @@ class Keeper:
                 groups["best"] = self.best
             if self.stepper.guidance is not None:
                 groups["guidance"] = self.stepper.guidance.tensors()
+            if self.averaged is not None and self.averaged.means:
+                groups["averaged"] = self.averaged.tensors()
             save_state(self.out / "checkpoints", self.run.step, groups, vars(self.run))
         self.saved = time.monotonic()
         return True

@@ -18,6 +18,7 @@ from torch import nn
 from calmix.errors import TrainingError
 from calmix.mixing import Recipe
 from calmix.models import Packed, predict_logits
+from calmix.training.averaging import Averaged
 from calmix.training.batches import TrainingSet, epoch_steps
 from calmix.training.evaluating import json_safe
 from calmix.training.guiding import Guidance
@@ -67,6 +68,7 @@ def fit(
     select: Selection,
     patience: int,
     seed: int,
+    average: float = 0.0,
     out: Path | None = None,
     checkpoint_minutes: float = 10.0,
     checkpoint_epochs: int = 0,
@@ -76,7 +78,8 @@ def fit(
 
     `batch_size` is what one update sees, over all processes and accumulated parts, so that neither changes the
     result (recipes that pair inside a batch pair inside a part of it). With `out`, `log.jsonl` is kept there,
-    and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first.
+    and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first. With `average`,
+    what is measured and kept at each epoch's end are the weights averaged over about that share of the run.
     """
     optimizer = adamw(model.to(accelerator.device).parameters(), lr=lr, weight_decay=weight_decay)
     stepper = Stepper(model, data, recipe, accelerator, optimizer, fill=fill, seed=seed, clip=clip, guidance=guidance)
@@ -94,7 +97,8 @@ def fit(
     per_epoch = sum(1 for _ in layout(0))
     steps = epochs * per_epoch
     rate_at = partial(learning_rate, steps=steps, peak=lr, warmup=warmup, schedule=schedule)
-    keeper = Keeper(model, stepper, out, minutes=checkpoint_minutes)
+    averaged = Averaged([model], average, steps)
+    keeper = Keeper(model, stepper, out, minutes=checkpoint_minutes, averaged=averaged)
     keeper.resume()
     run = keeper.run
     polled = time.monotonic()
@@ -123,6 +127,7 @@ def fit(
                     # An epoch of another length (regions renewed) takes the same share of the schedule.
                     position = run.epoch * per_epoch + run.batch * per_epoch / len(batches)
                     stepper.step(parts, run.step, rate_at(position))
+                    averaged.update()
                     run.step, run.batch = run.step + 1, run.batch + 1
                     settled = True
                     if interrupted():
@@ -132,7 +137,8 @@ def fit(
                         keeper.save_if_due()
                 poll()
                 settled = False
-                keeper.judge(_end_of_epoch(keeper, dev, accelerator, select))
+                with averaged.in_place():
+                    keeper.judge(_end_of_epoch(keeper, dev, accelerator, select))
                 settled = True
                 keeper.log()
                 if patience and run.epoch - run.best_epoch >= patience:

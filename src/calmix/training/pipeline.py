@@ -72,6 +72,7 @@ def stages(
     max_length: int = 256,
     select: Selection = "nll-ts",
     patience: int = 0,
+    average: float | None = None,
     class_weights: ClassWeights | None = None,
     seed: int = 0,
     bins: int = 15,
@@ -120,6 +121,8 @@ def stages(
         max_length: tokens per text (or pair) at most; longer ones are cut and counted.
         select: the epoch that is kept: by dev NLL after temperature, NLL, accuracy, MCC, or the last.
         patience: stop after this many epochs without a better one; 0 never does.
+        average: keep the weights averaged over about this share of the run; 0 takes them as they are. None leaves it to
+            the recipe, and most of them do not average.
         class_weights: `balanced`, or weights by label name.
         seed: decides everything random.
         bins: of the calibration errors.
@@ -159,6 +162,7 @@ def stages(
             "select": select,
             "patience": patience,
             "seed": seed,
+            "average": method.average if average is None else average,
         }
     )
     measures = check_hyper({"max_length": max_length, "bins": bins, "guarantee": guarantee})
@@ -178,7 +182,7 @@ def stages(
     )
     if method.prepare is not None:
         sets = replace(sets, train=method.prepare(sets.train))
-    weights = class_weights_of(sets.train, class_weights)
+    weights, online = class_weights_of(sets.train, class_weights), online or method.online
     known = check_guided(method, dynamics, online, sets.train)
     two_runs = method.guide is not None and known is None and not online
     pretrained = resolve(os.fspath(model))
@@ -188,6 +192,7 @@ def stages(
         "model": os.fspath(model),
         "model_hash": reused("identity", pretrained, partial(identity, pretrained)),
         **hyper,
+        "average": hyper["average"] or None,
         **measures,
         "class_weights": None if weights is None else weights.tolist(),
         "gradient_checkpointing": gradient_checkpointing,
@@ -232,7 +237,13 @@ def stages(
             if not resuming:
                 begin_run(folder, config, decided)
         if two_runs:
-            settings = {**hyper, **saving, "gradient_checkpointing": gradient_checkpointing, "on_progress": on_progress}
+            settings = {
+                **hyper,
+                "average": 0.0,
+                **saving,
+                "gradient_checkpointing": gradient_checkpointing,
+                "on_progress": on_progress,
+            }
             settings |= {name: measures[name] for name in ("max_length", "bins")} | {"record": record}
             _told([f"first a plain run, for its dynamics: {folder / 'dynamics'}"], tell)
             known = _first_run(sets, folder / "dynamics", model, class_weights, decided["precision"], settings)

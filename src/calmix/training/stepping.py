@@ -128,8 +128,8 @@ class Stepper:
             raise InputError(
                 f"the recipe's loss has shape {tuple(losses.shape)} for {len(rows)} rows: it must return one per row"
             )
-        if self.guidance is not None and part.counts and step.is_clean_known:
-            with self.branch.forked(step.logits):
+        if self.guidance is not None and part.counts and step.observed is not None:
+            with self.branch.forked(*step.observed):
                 self.guidance.observe(step)
         loss = losses.view(self.runs, -1).sum(1) * float(part.counts)
         # Wrapped models average gradients over processes: scaled by their number, it is the sum. A loss that is

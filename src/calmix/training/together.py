@@ -12,8 +12,9 @@ from torch import Tensor
 from calmix.dynamics import Recorder
 from calmix.errors import TrainingError
 from calmix.mixing import RECIPES, Step
+from calmix.training.averaging import Averaged
 from calmix.training.batches import epoch_steps_together, seed_for
-from calmix.training.guiding import Guidance
+from calmix.training.guiding import Guidance, memory_of
 from calmix.training.halves import Ready, Run, begun, ended
 from calmix.training.interrupting import Interrupted, interrupts_held
 from calmix.training.keeping import Fit, Keeper
@@ -135,13 +136,17 @@ class _SideBySide:
         self.each, self.size = each, len(each[0].data.labels)
         self.labels = each[0].data.labels.repeat(len(each))
         self.recorder = Recorder(len(self.labels), device=self.labels.device)
+        self.memory = None if each[0].memory is None else memory_of(each[0].data, len(each))
         self.signals: dict[str, Tensor] = {}
         self._gather()
 
     def observe(self, step: Step) -> None:
-        assert step.rows is not None
+        assert step.observed is not None
+        logits, rows = step.observed
         if self.each[0].record == "training":
-            self.recorder.update(step.logits, self.labels[step.rows], step.rows)
+            self.recorder.update(logits, self.labels[rows], rows)
+        if self.memory is not None:
+            self.memory.update(logits, rows)
 
     def begin_epoch(self, epoch: int) -> None:
         for guidance in self.each:
@@ -150,12 +155,17 @@ class _SideBySide:
 
     def end_epoch(self) -> None:
         state = self.recorder.state_dict()
+        remembered = {} if self.memory is None else self.memory.state_dict()
         for run, guidance in enumerate(self.each):
+            rows = slice(run * self.size, (run + 1) * self.size)
             if guidance.record == "training":
-                rows = slice(run * self.size, (run + 1) * self.size)
                 own = {name: state[name][rows] for name in ("sums", "notes")}
                 guidance.recorder.load_state_dict({**own, "epochs": torch.tensor(guidance.recorder.epochs)})
+            if guidance.memory is not None:
+                guidance.memory.load_state_dict({name: values[rows] for name, values in remembered.items()})
             guidance.end_epoch()
+        if self.memory is not None:
+            self.memory.end_epoch()
 
     def _gather(self) -> None:
         for name in self.each[0].signals:
@@ -199,6 +209,7 @@ def fit_together(runs: Sequence[Ready]) -> list[Fit | Exception] | None:
     per_epoch = sum(1 for _ in layout(0, signals=[run.guidance.columns for run in runs]))
     steps = hyper["epochs"] * per_epoch
     rate_at = partial(learning_rate, steps=steps, peak=hyper["lr"], warmup=hyper["warmup"], schedule=hyper["schedule"])
+    averaged = Averaged(models, hyper["average"], steps)
     number = 0
     with interrupts_held() as interrupted:
         for epoch in range(hyper["epochs"]):
@@ -209,12 +220,14 @@ def fit_together(runs: Sequence[Ready]) -> list[Fit | Exception] | None:
             for place, parts in enumerate(batches):
                 stepper.step(parts, number, rate_at((epoch + place / len(batches)) * per_epoch))
                 number += 1
+                averaged.update()
                 if interrupted():
                     raise Interrupted(f"stopped at step {number} of {steps}, not saved")
                 if time.monotonic() - polled >= _POLL:
                     _tell(first, stepper, keepers[0], epoch, number, steps)
                     polled = time.monotonic()
-            _end_of_epoch(runs, keepers, stepper, guidance, number, failed)
+            with averaged.in_place():
+                _end_of_epoch(runs, keepers, stepper, guidance, number, failed)
             _tell(first, stepper, keepers[0], epoch, number, steps)
             stepper.restart()
     seconds = (time.monotonic() - began) / len(runs)
