@@ -171,6 +171,7 @@ def test_ranks_merged_at_each_epochs_end_equal_one_process():
         one.end_epoch()
     assert_same(total.dynamics(), one.dynamics())
     assert total.dynamics().rival.tolist() == one.dynamics().rival.tolist()
+    assert total.history().codes.tolist() == one.history().codes.tolist()
     assert total.epochs == one.epochs == 5
 
 
@@ -212,10 +213,57 @@ def test_loading_leaves_the_buffers_where_they_are():
 
 def test_memory_depends_on_the_samples_alone():
     recorder = Recorder(1000)
-    for _ in range(20):
+    most = 0
+    for _ in range(200):
         recorder.update(torch.randn(50, 77), torch.zeros(50, dtype=torch.int64), torch.arange(50))
         recorder.end_epoch()
-    assert sum(values.nbytes for values in recorder.state_dict().values()) == 128 * 1000 + 8
+        most = max(most, sum(values.nbytes for values in recorder.state_dict().values()))
+    assert most == (128 + 24 + 64) * 1000 + 8 + 64 * 8
+
+
+def test_the_history_is_what_each_epoch_said():
+    labels = torch.tensor([0, 1, 0])
+    recorder = Recorder(3)
+    assert recorder.history() is None
+    shares = [[0.1, 0.25, 0.5], [0.9, 0.6, np.nan], [0.2, 1.0, 0.7]]
+    for epoch in shares:
+        p = torch.tensor(epoch, dtype=torch.float64)
+        gold = torch.where(labels == 0, p, 1 - p)
+        recorder.update(torch.stack([gold, 1 - gold], 1).log(), labels, torch.arange(3))
+        recorder.end_epoch()
+    history = recorder.history()
+    assert history.epochs == (1, 2, 3)
+    np.testing.assert_allclose(history.probability.T, shares, atol=0.005)
+    assert history.right.T.tolist() == [[False, False, True], [True, True, False], [False, True, True]]
+
+
+def test_the_history_is_the_mean_over_copies_in_an_epoch():
+    recorder = Recorder(1)
+    logits = torch.tensor([[0.2, 0.8], [0.6, 0.4], [0.7, 0.3]]).log()
+    recorder.update(logits, torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))
+    recorder.end_epoch()
+    assert recorder.history().probability.tolist() == [[0.5]]
+    assert recorder.history().right.tolist() == [[True]]
+
+
+def test_the_history_of_many_epochs_is_thinned_evenly():
+    recorder = Recorder(1)
+    for epoch in range(1, 151):
+        gold = torch.tensor([[epoch / 200, 1 - epoch / 200]]).log()
+        recorder.update(gold, torch.tensor([0]), torch.tensor([0]))
+        recorder.end_epoch()
+    history = recorder.history()
+    assert history.epochs == tuple(range(4, 151, 4))
+    np.testing.assert_allclose(history.probability[0], np.array(history.epochs) / 200, atol=0.005)
+
+
+def test_histories_of_disjoint_samples_are_put_together():
+    one, two = Recorder(2), Recorder(2)
+    for recorder, row in ((one, 0), (two, 1)):
+        for _ in range(2):
+            recorder.update(torch.tensor([[1.0, 1.0]]), torch.tensor([0]), torch.tensor([row]))
+            recorder.end_epoch()
+    assert one.merge(two).history().codes.tolist() == [[178, 178]] * 2
 
 
 @pytest.mark.parametrize(("votes", "winner"), [("1121", 1), ("2211222", 2), ("1", 1)])

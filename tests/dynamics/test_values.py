@@ -6,7 +6,7 @@ import pyarrow.parquet
 import pytest
 
 from calmix.data import read_table
-from calmix.dynamics import Dynamics
+from calmix.dynamics import Dynamics, History
 from calmix.errors import InputError
 
 
@@ -30,6 +30,9 @@ def assert_equal(one, two):
         if isinstance(ours, np.ndarray):
             assert ours.dtype == theirs.dtype
             np.testing.assert_array_equal(ours, theirs)
+        elif isinstance(ours, History):
+            assert ours.epochs == theirs.epochs
+            np.testing.assert_array_equal(ours.codes, theirs.codes)
         else:
             assert ours == theirs
 
@@ -68,6 +71,7 @@ def test_the_table_is_readable_by_anyone(tmp_path, dynamics):
     assert row[2]["id"] == "w"
     assert row[2]["label"] == "é, \n"
     assert row[2]["observations"] == 3
+    assert row[5].pop("history") == [255] * 4
     assert row[5] | {"id": None, "label": None, "observations": None} == dict.fromkeys(row[5])
 
 
@@ -108,3 +112,25 @@ def test_a_last_look_replaces_loss_and_prediction_of_those_it_could_judge():
     expected = [np.log1p(np.exp(1.0)), np.log1p(np.exp(-3.0)), before.last_loss[2], np.nan]
     np.testing.assert_allclose(after.last_loss, expected)
     assert after.loss is before.loss
+
+
+def test_the_history_travels_with_its_samples(tmp_path):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(4, 6, 3))
+    logits[1, 2] = np.nan
+    dynamics = Dynamics.from_logits(logits, rng.integers(3, size=6))
+    dynamics.save(tmp_path / "map.parquet")
+    again = Dynamics.load(tmp_path / "map.parquet")
+    assert again.history.epochs == (1, 2, 3, 4)
+    np.testing.assert_array_equal(again.history.codes, dynamics.history.codes)
+    assert np.isnan(again.history.probability[2, 1])
+    np.testing.assert_array_equal(again.take([5, 2]).history.codes, dynamics.history.codes[[5, 2]])
+    with pytest.raises(ValueError, match="a history of 6"):
+        dataclasses.replace(dynamics.take([0]), history=dynamics.history)
+
+
+def test_a_map_without_a_history_is_read_as_before(tmp_path):
+    dynamics = dataclasses.replace(Dynamics.from_logits(np.zeros((2, 3, 2)), [0, 1, 0]), history=None)
+    dynamics.save(tmp_path / "map.parquet")
+    assert Dynamics.load(tmp_path / "map.parquet").history is None
+    assert dynamics.take([1]).history is None

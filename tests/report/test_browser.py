@@ -1,11 +1,13 @@
 """The page in a real browser: it says nothing, asks for nothing, and does what it offers."""
 
 import csv
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from calmix.data import Examples, apply_decisions, read_decisions
@@ -91,8 +93,33 @@ def test_hovering_shows_the_text_the_labels_and_the_history(open_page: Any, make
     assert run.texts["text"][row].as_py() in shown
     assert f"label {run.dynamics.label_names[run.dynamics.labels[row]]}" in shown
     assert f"right in {round(4 * run.dynamics.correctness[row])} of 4 epochs" in shown
+    history = run.dynamics.history
+    assert f"label at {100 * history.probability[row, 0]:.0f} % → {100 * history.probability[row, 3]:.0f} %" in shown
+    told = "; ".join(
+        f"epoch {e + 1}: {100 * history.probability[row, e]:.0f} %, {'right' if history.right[row, e] else 'wrong'}"
+        for e in range(4)
+    )
+    spark = page.locator("#hover svg.spark")
+    assert spark.get_attribute("aria-label") == f"Probability of the label: {told}"
+    assert spark.locator("circle.hit").count() == history.right[row].sum()
+    assert spark.locator("circle").count() == 4
+    assert spark.bounding_box()["height"] < 50
     page.mouse.move(5, 5)
     assert page.locator("#hover").is_hidden()
+
+
+def test_the_list_shows_the_history_too_and_a_map_without_one_does_not(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run()))
+    assert page.locator("#list > li").count() == page.locator("#list > li svg.spark").count() > 0
+    folder = make_run("old")
+    table = pq.read_table(folder / "datamap.parquet")
+    about = json.loads(table.schema.metadata[b"calmix.dynamics"])
+    del about["history"]
+    bare = table.drop_columns(["history"]).replace_schema_metadata({"calmix.dynamics": json.dumps(about)})
+    pq.write_table(bare, folder / "datamap.parquet")
+    page = open_page(write_run_page(folder))
+    assert page.locator("#list > li").count() > 0
+    assert page.locator("svg.spark").count() == 0
 
 
 def test_the_lasso_lists_the_samples_inside(open_page: Any, make_run: Any) -> None:

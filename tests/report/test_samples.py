@@ -3,6 +3,7 @@
 import base64
 import json
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from calmix.dynamics import Dynamics, label_issues, regions
+from calmix.report import samples
 from calmix.report.samples import prepare_samples, text_limit
 
 TYPES = {"f32": "<f4", "u8": "u1", "u16": "<u2", "u32": "<u4"}
@@ -41,6 +43,19 @@ def test_columns_are_those_of_the_samples_that_were_seen() -> None:
     np.testing.assert_array_equal(columns["label"], dynamics.labels[3:])
     np.testing.assert_array_equal(columns["rival"], label_issues(dynamics).suggested[3:])
     assert all(len(column) == 37 for column in columns.values())
+
+
+def test_the_history_is_shown_by_epoch_and_thinned_for_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    dynamics, texts = dynamics_of(40, never=3), pa.table({"text": ["x"] * 40})
+    found = prepare_samples(dynamics, texts)["history"]
+    assert found["epochs"] == (1, 2, 3)
+    assert dynamics.history is not None
+    np.testing.assert_array_equal(unpacked(found["codes"]).reshape(37, 3), dynamics.history.codes[3:])
+    monkeypatch.setattr(samples, "_HISTORY_BYTES", 90)
+    found = prepare_samples(dynamics, texts)["history"]
+    assert found["epochs"] == (1, 3)
+    np.testing.assert_array_equal(unpacked(found["codes"]).reshape(37, 2), dynamics.history.codes[3:, [0, 2]])
+    assert "history" not in prepare_samples(replace(dynamics, history=None), texts)
 
 
 def test_suspects_are_rows_of_the_page_worst_first() -> None:

@@ -33,6 +33,7 @@ COLUMNS = [
     "last_prediction",
     "rival",
     "rival_confidence",
+    "history",
     "region",
     "suspected",
 ]

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from calmix.dynamics.cartography import Half, Region, absent_classes, aum_halves, easy_and_ambiguous, regions
+    from calmix.dynamics.history import History
     from calmix.dynamics.issues import LabelIssues, label_issues
     from calmix.dynamics.recorder import Recorder, row_lookup
     from calmix.dynamics.saliency import batch_partners, cosine, head_cosine, residual, saliency_map, two_class_vectors
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # File → names. Resolved on first use: a saved map can be read and cut into regions without torch.
 _HOMES = {
     "cartography": "Half Region absent_classes aum_halves easy_and_ambiguous regions",
+    "history": "History",
     "issues": "LabelIssues label_issues",
     "recorder": "Recorder row_lookup",
     "saliency": "batch_partners cosine head_cosine residual saliency_map two_class_vectors",
@@ -36,6 +38,7 @@ _LAZY = {name: f"calmix.dynamics.{home}" for home, names in _HOMES.items() for n
 __all__ = [
     "Dynamics",
     "Half",
+    "History",
     "LabelIssues",
     "Pass",
     "Recorder",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from calmix.dynamics.history import RIGHT, UNSEEN, History, every
 from calmix.dynamics.observing import observe
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ _NOTES_BEFORE = (-1.0, -1.0, 0.0, -1.0, -1.0, -1.0, -1.0, 0.0)
 class Recorder:
     """What training reveals about each of `n_samples` samples, whatever the number of epochs and classes.
 
-    128 bytes a sample. Nothing in `update` waits for the device or depends on values for its shapes, all buffers
-    stay where they are, and a step that contains it can be captured as a CUDA graph.
+    152 bytes a sample on the device, and at most 64 in main memory: the `History` by epoch, of which `update` knows
+    nothing. Nothing in `update` waits for the device or depends on values for its shapes, all buffers stay where they
+    are, and a step that contains it can be captured as a CUDA graph.
 
     Args:
         n_samples: the size of the training set.
@@ -49,6 +51,10 @@ class Recorder:
         self._sums = torch.zeros(n_samples + 1, len(_SUMS), dtype=torch.float64, device=self.device)
         self._notes_before = torch.tensor(_NOTES_BEFORE, dtype=torch.float64, device=self.device)
         self._notes = self._notes_before.repeat(n_samples + 1, 1)
+        # Observations, summed probability and right answers up to the last epoch's end: what has been added since is
+        # the epoch's own. So a step has nothing to do for the history.
+        self._before = torch.zeros(n_samples, 3, dtype=torch.float64, device=self.device)
+        self._history: dict[int, Tensor] = {}
         self._current: Tensor | None = None
         self._past: list[Tensor] = []
 
@@ -99,9 +105,16 @@ class Recorder:
         notes = (label, shift, loss, first_right, right, predicted, *_vote(candidate, weight, rival, probability))
         self._notes.index_copy_(0, target, torch.stack(notes, 1))
 
+    @torch.no_grad()
     def end_epoch(self) -> None:
-        """Count an epoch and, if logits are kept, put its logits aside."""
+        """Count an epoch, remember what it said about each sample and, if logits are kept, put its logits aside."""
         self.epochs += 1
+        total = self._totals()
+        count, probability, right = (total - self._before).unbind(1)
+        self._before.copy_(total)
+        code = (100 * probability / count).round().clamp(0, 100) + RIGHT * (2 * right > count)
+        self._history[self.epochs] = torch.where(count > 0, code, UNSEEN).to(torch.uint8).cpu()
+        self._thin()
         if self._current is not None:
             self._past.append(self._current[1:].cpu().clone())
             self._current.fill_(torch.nan)
@@ -133,10 +146,27 @@ class Recorder:
             a[name].copy_(torch.where(theirs, b[name], a[name]))
         for name in ("count", "margin", "loss", "right", "rival_probability"):
             a[name] += b[name]
-        self.epochs = max(self.epochs, other.epochs)
+        self._merge_history(other)
         if self.keep_logits:
             self._merge_logits(other)
         return self
+
+    def _merge_history(self, other: "Recorder") -> None:
+        """Take over what the other's epochs said, under their numbers; what it has not yet closed, ours will."""
+        self._before += other._before.to(self.device)
+        self.epochs = max(self.epochs, other.epochs)
+        for epoch, theirs in other._history.items():
+            ours = self._history.get(epoch)
+            self._history[epoch] = theirs if ours is None else torch.where(theirs == UNSEEN, ours, theirs)
+        self._thin()
+
+    def _thin(self) -> None:
+        step = every(self.epochs)
+        self._history = {epoch: codes for epoch, codes in sorted(self._history.items()) if epoch % step == 0}
+
+    def _totals(self) -> Tensor:
+        b = {name: values[1:] for name, values in self._columns().items()}
+        return torch.stack((b["count"], b["count"] * b["shift"] + b["offset"], b["right"]), 1)
 
     def _merge_logits(self, other: "Recorder") -> None:
         if other._current is not None:
@@ -152,7 +182,8 @@ class Recorder:
         """Forget everything, without moving a buffer."""
         self._sums.zero_()
         self._notes.copy_(self._notes_before)
-        self.epochs, self._past = 0, []
+        self._before.zero_()
+        self.epochs, self._past, self._history = 0, [], {}
         if self._current is not None:
             self._current.fill_(torch.nan)
 
@@ -193,8 +224,15 @@ class Recorder:
             label_names=tuple(label_names),
             recorded_on=recorded_on,
             epochs=self.epochs,
+            history=self.history(),
             **{name: values.cpu().numpy() for name, values in self.statistics().items()},
         )
+
+    def history(self) -> History | None:
+        """Return what each epoch said about each sample; None before the first has ended."""
+        if not self._history:
+            return None
+        return History(tuple(self._history), torch.stack(list(self._history.values()), 1).numpy())
 
     def logits(self) -> Tensor:
         """Return the logits kept [epochs, samples, classes], float32 in main memory; NaN where not seen."""
@@ -204,7 +242,11 @@ class Recorder:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return a copy of everything, as tensors that safetensors can save."""
-        state = {"sums": self._sums[1:].clone(), "notes": self._notes[1:].clone(), "epochs": torch.tensor(self.epochs)}
+        state = {"sums": self._sums[1:].clone(), "notes": self._notes[1:].clone(), "before": self._before.clone()}
+        state["epochs"] = torch.tensor(self.epochs)
+        if self._history:
+            state["history_epochs"] = torch.tensor(list(self._history))
+            state["history"] = torch.stack(list(self._history.values()))
         if self._current is not None:
             state["current_logits"] = self._current[1:].clone()
         if self._past:
@@ -218,7 +260,11 @@ class Recorder:
         self.reset()
         self._sums[1:].copy_(state["sums"])
         self._notes[1:].copy_(state["notes"])
+        self._before.copy_(state["before"])
         self.epochs = int(state["epochs"])
+        if "history" in state:
+            kept = zip(state["history_epochs"].tolist(), state["history"], strict=True)
+            self._history = {epoch: codes.cpu().clone() for epoch, codes in kept}
         if self.keep_logits and "logits" in state:
             self._past = [values.cpu().clone() for values in state["logits"]]
         if self.keep_logits and "current_logits" in state:

@@ -12,6 +12,7 @@ import pyarrow.parquet
 from numpy.typing import ArrayLike, NDArray
 
 from calmix.data import read_table, write_table
+from calmix.dynamics.history import History
 from calmix.errors import InputError
 
 __all__ = ["Dynamics", "Pass"]
@@ -64,12 +65,16 @@ class Dynamics:
     label_names: tuple[str, ...] = ()
     recorded_on: Pass = "training pass"
     epochs: int = 0
+    history: History | None = None
+    """The label's probability and whether it was right, epoch by epoch; None where no epoch was closed."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             values = getattr(self, field.name)
             if isinstance(values, np.ndarray) and values.shape != (len(self),):
                 raise ValueError(f"{len(self)} ids, but {field.name} of shape {values.shape}")
+        if self.history is not None and len(self.history.codes) != len(self):
+            raise ValueError(f"{len(self)} ids, but a history of {len(self.history.codes)}")
 
     @classmethod
     def from_logits(
@@ -145,7 +150,8 @@ class Dynamics:
             raise TypeError("take wants rows, not a mask: use np.flatnonzero(mask)")
         index = index.astype(np.int64)
         arrays = {name: getattr(self, name)[index] for name in (*_MEASURES, *_COUNTS, *_CLASSES, "learnt")}
-        return replace(self, ids=tuple(self.ids[row] for row in index), **arrays)
+        history = None if self.history is None else self.history.take(index)
+        return replace(self, ids=tuple(self.ids[row] for row in index), history=history, **arrays)
 
     def for_ids(self, ids: Sequence[str]) -> "Dynamics":
         """Return the samples with these ids, in that order; the map's model need not be the one trained next."""
@@ -172,7 +178,14 @@ class Dynamics:
         columns["last_prediction"] = self._classes_out(self.last_prediction)
         columns["rival"] = self._classes_out(self.rival)
         columns["rival_confidence"] = _nullable(self.rival_confidence)
-        about = {"label_names": list(self.label_names), "recorded_on": self.recorded_on, "epochs": self.epochs}
+        about: dict[str, Any] = {
+            "label_names": list(self.label_names),
+            "recorded_on": self.recorded_on,
+            "epochs": self.epochs,
+        }
+        if self.history is not None:
+            columns["history"] = self.history.to_column()
+            about["history"] = list(self.history.epochs)
         return pa.table(columns).replace_schema_metadata({_METADATA: json.dumps(about)})
 
     def save(self, path: str | Path) -> None:
@@ -201,6 +214,7 @@ class Dynamics:
             label_names=names,
             recorded_on=about["recorded_on"],
             epochs=about["epochs"],
+            history=History.from_column(table["history"], tuple(about["history"])) if "history" in about else None,
             **columns,
         )
 

@@ -17,6 +17,8 @@ __all__ = ["TEXT_BYTES", "prepare_samples", "text_limit"]
 TEXT_BYTES = 12_000_000
 # Suspects are for reading; the page keeps more of each, of the first so many.
 _SUSPECT_CHARACTERS, _SUSPECTS = 2000, 3000
+# Bytes of history by epoch, one each for a sample: of more epochs fewer are shown.
+_HISTORY_BYTES = 2_000_000
 _LIMITS = (2000, 1000, 600, 400, 300, 200, 150, 100, 70, 50, 30, 20)
 _PROBED = 2000
 
@@ -52,6 +54,9 @@ def prepare_samples(dynamics: Dynamics, texts: pa.Table, *, text_bytes: int = TE
         "columns": {name: pack(values[seen]) for name, values in numbers.items()},
         "id": pack_texts([dynamics.ids[row] for row in seen]),
     }
+    if dynamics.history is not None and len(seen):
+        shown = dynamics.history.take(seen).thinned(max(2, _HISTORY_BYTES // len(seen)))
+        found["history"] = {"epochs": shown.epochs, "codes": pack(shown.codes)}
     if texts.num_columns:
         cells, limit, cut = _cells(texts.take(pa.array(seen)), suspects, text_bytes)
         found |= {"text": pack_texts(cells), "limit": limit, "cut": cut}

@@ -94,19 +94,19 @@ class Guidance:
         """Close the epoch's record, put together from all processes."""
         if self.record == "evaluation":
             self._look_again()
-        self.recorder.end_epoch()
         if self.memory is not None:
             self.memory.end_epoch(None if self.past is None else partial(self.accelerator.reduce, reduction="sum"))
-        if self.past is not None:
-            before = self.past.epochs
-            for state in gather_object([{k: v.cpu() for k, v in self.recorder.state_dict().items()}]):
-                theirs = Recorder(len(self.data.labels))
-                theirs.load_state_dict(state)
-                theirs.epochs += before
-                self.past.merge(theirs)
-            self.recorder.reset()
-            if self.bank is not None:
-                self.bank.merge(partial(self.accelerator.reduce, reduction="sum"))
+        if self.past is None:
+            self.recorder.end_epoch()
+            return
+        for state in gather_object([{k: v.cpu() for k, v in self.recorder.state_dict().items()}]):
+            theirs = Recorder(len(self.data.labels))
+            theirs.load_state_dict(state)
+            self.past.merge(theirs)
+        self.past.end_epoch()
+        self.recorder.reset()
+        if self.bank is not None:
+            self.bank.merge(partial(self.accelerator.reduce, reduction="sum"))
 
     def dynamics(self, **names: Any) -> Dynamics:
         """Return what has been recorded up to the end of the last epoch."""

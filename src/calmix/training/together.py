@@ -160,7 +160,7 @@ class _SideBySide:
             rows = slice(run * self.size, (run + 1) * self.size)
             if guidance.record == "training":
                 own = {name: state[name][rows] for name in ("sums", "notes")}
-                guidance.recorder.load_state_dict({**own, "epochs": torch.tensor(guidance.recorder.epochs)})
+                guidance.recorder.load_state_dict({**guidance.recorder.state_dict(), **own})
             if guidance.memory is not None:
                 guidance.memory.load_state_dict({name: values[rows] for name, values in remembered.items()})
             guidance.end_epoch()

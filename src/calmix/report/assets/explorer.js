@@ -10,6 +10,7 @@ async function unpackSamples(packed) {
   const found = { n: packed.n, classes: packed.classes, choices: packed.choices };
   names.forEach((name, i) => { found[name] = columns[i]; });
   [found.id, found.text, found.suspects] = await Promise.all([unpack(packed.id), packed.text ? unpack(packed.text) : null, unpack(packed.suspects)]);
+  found.history = packed.history ? { epochs: packed.history.epochs, codes: await unpack(packed.history.codes) } : null;
   return found;
 }
 
@@ -27,6 +28,30 @@ function textOf(samples, row) {
 const className = (samples, code) => samples.classes[code] ?? "none";
 const named = (samples, code, kind) => { const made = element("b", { class: kind }); made.append(isolated(className(samples, code))); return made; };
 
+// What each epoch said: [epoch, probability of the label, whether right], of the epochs that saw the sample.
+function historyOf(samples, row) {
+  if (samples.history === null) return [];
+  const { epochs, codes } = samples.history, from = row * epochs.length;
+  return epochs.map((epoch, k) => [epoch, codes[from + k]]).filter(([, code]) => code !== 255).map(([epoch, code]) => [epoch, code % 128, code >= 128]);
+}
+
+// The history as a line from 0 to 100 %: filled where right, hollow where wrong.
+function sparkline(samples, row) {
+  const history = historyOf(samples, row);
+  if (!history.length) return [];
+  const epochs = samples.history.epochs, first = epochs[0], span = epochs.at(-1) - first || 1;
+  const width = Math.max(60, Math.min(220, 22 * epochs.length)), height = 34;
+  const X = (epoch) => (epochs.length === 1 ? width / 2 : 6 + ((epoch - first) / span) * (width - 12)), Y = (share) => height - 5 - (share / 100) * (height - 10);
+  const told = history.map(([epoch, share, right]) => `epoch ${epoch}: ${share} %, ${right ? "right" : "wrong"}`);
+  const svg = shape("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": `Probability of the label: ${told.join("; ")}` });
+  for (const edge of [0, 100]) svg.append(shape("line", { class: "grid", x1: 0, x2: width, y1: Y(edge), y2: Y(edge) }));
+  svg.append(shape("path", { class: "line", d: path(history.map(([epoch, share]) => [X(epoch), Y(share)])) }));
+  const size = history.length > 24 ? 1.8 : 3.2;
+  history.forEach(([epoch, share, right], k) => svg.append(shape("circle", { class: right ? "hit" : "miss", cx: X(epoch), cy: Y(share), r: size }, shape("title", {}, told[k]))));
+  const [from, to] = [history[0][1], history.at(-1)[1]];
+  return [element("p", { class: "facts history" }, svg, element("span", {}, history.length === 1 ? `label at ${to} %` : `label at ${from} % → ${to} %`))];
+}
+
 function factsOf(samples, row) {
   const times = samples.observations[row], right = Math.round(samples.correctness[row] * times);
   const forgotten = samples.forgetting[row];
@@ -39,6 +64,7 @@ function factsOf(samples, row) {
       samples.rival[row] === 65535 ? "" : [suspect ? " · looks like " : " · else ", named(samples, samples.rival[row], suspect ? "suggested" : ""), ` (suspicion ${fixed(samples.score[row], 2)})`],
       " · last said ", named(samples, samples.last[row])),
     element("p", { class: "facts" }, `confidence ${fixed(samples.confidence[row], 2)} · variability ${fixed(samples.variability[row], 2)} · margin ${fixed(samples.aum[row], 2)} · ${REGIONS[samples.region[row]] ?? "no region"}`),
+    ...sparkline(samples, row),
     element("p", { class: "facts" }, history.join(" · ")),
   ];
 }
