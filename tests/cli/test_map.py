@@ -91,6 +91,16 @@ def test_the_same_map_again_is_told_that_it_is_done(calmix: Any, words: Any, pla
     assert tree(place) == before
 
 
+def test_a_map_that_was_killed_before_its_page_gets_it_from_the_same_command(
+    calmix: Any, words: Any, place: Path
+) -> None:
+    first = calmix(*words, "--out", "map")
+    (place / "map" / "report.html").unlink()
+    ended = calmix(*words, "--out", "map")
+    assert (ended.code, ended.out) == (0, first.out)
+    assert (place / "map" / "report.html").is_file()
+
+
 def test_a_map_that_could_not_be_drawn_is_drawn_by_the_next(
     calmix: Any, words: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

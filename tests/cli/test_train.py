@@ -139,6 +139,19 @@ def test_the_same_command_again_is_told_that_it_is_done(calmix: Any, words: Any,
     assert "holds a different run (lr was 5e-05, is 0.5)" in ended.err
 
 
+def test_a_run_that_was_killed_before_its_page_gets_it_from_the_same_command(
+    calmix: Any, words: Any, place: Path
+) -> None:
+    first = calmix(*words, "--out", "run")
+    page = (place / "run" / "report.html").read_bytes()
+    (place / "run" / "report.html").unlink()
+    ended = calmix(*words, "--out", "run")
+    assert (ended.code, ended.out) == (0, first.out)
+    assert (place / "run" / "report.html").read_bytes() == page
+    (place / "run" / "report.html").unlink()
+    assert calmix(*words, "--out", "run", "--no-report").code == 2
+
+
 def test_pushing_uploads_the_model(calmix: Any, words: Any, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pushed: list[Any] = []
     monkeypatch.setattr("calmix.training.push", lambda *a: pushed.append(a) or "https://huggingface.co/org/name")

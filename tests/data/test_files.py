@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from calmix.data import atomic_path, open_bytes, write_json, write_text
-from calmix.data.files import compressed
+from calmix.data.files import compressed, is_left_over
 from calmix.errors import InputError
 
 CONTENT = "a line\nand another é\n".encode() * 1000
@@ -100,6 +100,19 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         fail()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["result.csv"]
+
+
+def test_what_a_killed_process_was_writing_is_removed_by_the_next_and_a_living_ones_is_not(tmp_path):
+    path = tmp_path / "result.csv"
+    with atomic_path(path) as temporary:
+        temporary.write_text("new")
+        (tmp_path / temporary.name.replace(str(os.getpid()), "4194305")).write_text("half")  # above any process's id
+        living = tmp_path / temporary.name.replace(str(os.getpid()), "1")
+        living.write_text("somebody is at it")
+        assert is_left_over(living)
+        assert not is_left_over(path)
+    write_text(path, "newer")
+    assert sorted(os.listdir(tmp_path)) == sorted(["result.csv", living.name])
 
 
 def test_an_atomic_file_has_ordinary_permissions(tmp_path):

@@ -56,6 +56,23 @@ def test_a_study_stopped_in_the_middle_of_a_run_goes_on(ready: Any, monkeypatch:
     assert work(prepared.plan, prepared.storage, prepared.library).done == 4
 
 
+def test_what_a_killed_worker_left_is_tidied_by_the_next(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = ready('[[method]]\nrecipe = "erm"\n', head='seeds = 1\nkeep = "metrics"')
+    (key,) = prepared.plan.runs
+    folder, held = prepared.storage.folder(key), prepared.storage.root / ".working" / key
+    with monkeypatch.context() as patch:  # it dies before it has trimmed the run
+        patch.setattr(working, "trim", lambda *_, **__: None)
+        work(prepared.plan, prepared.storage, prepared.library)
+    held.mkdir(parents=True)
+    (held / ".lock").write_text("")
+    (folder / "checkpoints" / "step-00000001").mkdir(parents=True)
+    assert (folder / "model").is_dir()
+    work(prepared.plan, prepared.storage, prepared.library)
+    left = {path.name for path in folder.iterdir()}
+    assert not left & {"model", "checkpoints", "label_issues.csv"}
+    assert {path.name for path in prepared.storage.root.iterdir()} == {key}
+
+
 def test_a_failure_is_noted_and_those_who_need_the_run_fail_with_it(ready: Any) -> None:
     prepared = ready()
     first = next(iter(prepared.plan.runs.values()))

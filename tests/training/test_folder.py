@@ -1,6 +1,7 @@
 """A run's folder: claimed, locked, and left as it was when something is wrong."""
 
 import os
+import pickle
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from calmix.training.folder import (
     command_line,
     config_hash,
     find_run,
+    is_untidy,
     locked,
     to_toml,
 )
@@ -76,6 +78,30 @@ def test_a_finished_run_has_an_error_of_its_own(tmp_path: Path) -> None:
         find_run(tmp_path, CONFIG)
 
 
+def test_a_finished_run_that_was_killed_before_it_tidied_up_is_tidied(tmp_path: Path) -> None:
+    begin_run(tmp_path, CONFIG, {})
+    (tmp_path / "metrics.json").write_text("{}")
+    (tmp_path / "checkpoints" / "step-00000001").mkdir(parents=True)
+    (tmp_path / "dynamics.parquet").write_text("")
+    assert is_untidy(tmp_path)
+    with pytest.raises(FinishedRun):
+        find_run(tmp_path, CONFIG)
+    assert not is_untidy(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.json", "run.toml"]
+
+
+def test_a_finished_run_is_told_to_other_processes(tmp_path: Path) -> None:
+    told = pickle.loads(pickle.dumps(FinishedRun("it is done", tmp_path)))
+    assert (str(told), told.folder) == ("it is done", tmp_path)
+
+
+def test_what_a_command_left_that_was_killed_at_its_beginning_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / ".calmix-0123abcd-77.toml").write_text("hash = ")
+    (tmp_path / ".part" / "inside").mkdir(parents=True)
+    with claim_empty(tmp_path):
+        assert [p.name for p in tmp_path.iterdir()] == [".lock"]
+
+
 @pytest.mark.parametrize("content", [b"hash = ", b"\xff\xfe"])
 def test_a_damaged_run_file_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "run.toml").write_bytes(content)
@@ -119,6 +145,23 @@ def test_a_lock_left_by_a_killed_process_holds_nobody_up(tmp_path: Path) -> None
     (tmp_path / ".lock").write_text("")
     with locked(tmp_path):
         assert find_run(tmp_path, CONFIG) is None
+
+
+def test_a_folder_that_is_removed_while_it_is_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, turns = os.open, []
+
+    def late(path: Path, *rest: int) -> int:
+        turns.append(path)
+        if len(turns) == 1:
+            Path(path).parent.rmdir()
+        return opened(path, *rest)
+
+    monkeypatch.setattr("calmix.training.folder.os.open", late)
+    with locked(tmp_path / "run"):
+        assert (tmp_path / "run" / ".lock").is_file()
+    assert len(turns) == 2
 
 
 @pytest.mark.parametrize("out", ["file", "file/below", "file/below/that", "x" * 300])

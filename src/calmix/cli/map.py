@@ -65,7 +65,7 @@ def map_(
     from calmix.data import read_examples
     from calmix.data.tables import check_writable
     from calmix.errors import InputError
-    from calmix.training import processes, survey
+    from calmix.training import FinishedRun, finished_run, processes, survey
 
     if clean is not None:
         check_writable(clean)
@@ -74,31 +74,34 @@ def map_(
         if out.absolute() in clean.absolute().parents:
             raise InputError(f"--clean {clean}: is inside the map's folder; give another place")
     examples = read_examples(train, **columns)
-    drawn = False
 
     def complete(done: "Survey") -> None:
-        nonlocal drawn
-        drawn = _draw(done)
+        _draw(done)
         if clean is not None:
             _write_clean(train, examples, columns, done, clean)
 
-    with training_bar(quiet=as_json) as bar:
-        done = survey(
-            examples,
-            out=out,
-            model=model,
-            epochs=epochs,
-            batch_size=batch_size,
-            lr=lr,
-            max_length=max_length,
-            seed=seed,
-            filtered=filtered,
-            judged=judged.value,
-            percentile=percentile,
-            record=record.value,
-            on_progress=None if bar is None else lambda _stage, progress: bar(progress),
-            on_done=complete,
-        )
+    try:
+        with training_bar(quiet=as_json) as bar:
+            figures = survey(
+                examples,
+                out=out,
+                model=model,
+                epochs=epochs,
+                batch_size=batch_size,
+                lr=lr,
+                max_length=max_length,
+                seed=seed,
+                filtered=filtered,
+                judged=judged.value,
+                percentile=percentile,
+                record=record.value,
+                on_progress=None if bar is None else lambda _stage, progress: bar(progress),
+                on_done=complete,
+            ).figures
+    except FinishedRun:
+        if no_report or (out / "report.html").is_file():
+            raise
+        figures = finished_run(out).metrics  # it was stopped before its page was there
     if not processes().is_main_process:
         return
     page = None
@@ -107,9 +110,12 @@ def map_(
 
         page = write_run_page(out)
     if as_json:
-        print_json({"folder": str(out), **done.figures})
+        print_json({"folder": str(out), **figures})
         return
-    figures = done.figures
+    _print(figures, out, clean, page)
+
+
+def _print(figures: dict[str, Any], out: Path, clean: Path | None, page: Path | None) -> None:
     for line in figures["notes"]:
         note(line)
     counted = "1 epoch" if figures["epochs"] == 1 else f"{figures['epochs']} epochs"
@@ -121,20 +127,19 @@ def map_(
         print(f"table without the suspects: {clean}")
     if page is not None:
         print(f"page, to read and mark samples in: {page}")
-    print(f"map: {out / 'datamap.parquet'}" + (f", {out / 'datamap.png'}" if drawn else ""))
+    print(f"map: {out / 'datamap.parquet'}" + (f", {out / 'datamap.png'}" if (out / "datamap.png").is_file() else ""))
 
 
-def _draw(done: "Survey") -> bool:
+def _draw(done: "Survey") -> None:
     from calmix.report import draw_datamap, prepare_datamap, save_figure
 
     try:
         figure = draw_datamap(prepare_datamap(done.dynamics))
     except ImportError:
         note("no figure: it needs matplotlib (pip install 'calmix[report]')")
-        return False
+        return
     for ending in ("png", "svg"):
         save_figure(figure, done.folder / f"datamap.{ending}")
-    return True
 
 
 def _write_clean(train: str, examples: "Examples", columns: dict[str, Any], done: "Survey", clean: Path) -> None:

@@ -214,13 +214,18 @@ def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) ->
         "track": tuple(settings["track"] or ()),
     }
 
-    from calmix.training import check_name, processes, push
+    from calmix.training import FinishedRun, check_name, finished_run, processes, push
 
     if push_to_hub is not None:
         check_name(push_to_hub)
 
-    with training_bar(quiet=as_json or dry_run) as bar:
-        done = run(source, **settings, on_progress=bar, on_note=None if as_json else note)
+    try:
+        with training_bar(quiet=as_json or dry_run) as bar:
+            done = run(source, **settings, on_progress=bar, on_note=None if as_json else note)
+    except FinishedRun as finished:
+        if no_report or (finished.folder / "report.html").is_file():
+            raise
+        done = finished_run(finished.folder)  # it was stopped before its page was there
     if not processes().is_main_process:
         return
     page = None

@@ -4,21 +4,33 @@ import io
 import json
 import lzma
 import os
-import secrets
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
+from zlib import crc32
 
 import pyarrow as pa
 
 from calmix.errors import InputError
 
-__all__ = ["COMPRESSIONS", "atomic_path", "compressed", "open_bytes", "write_json", "write_text"]
+__all__ = [
+    "COMPRESSIONS",
+    "atomic_path",
+    "compressed",
+    "is_left_over",
+    "open_bytes",
+    "sync",
+    "write_json",
+    "write_text",
+]
 
 COMPRESSIONS = (".gz", ".xz", ".zst")
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 _BUFFER = 1 << 20
+_TEMPORARY = ".calmix-"
 # A text file that inflates more than a thousandfold beyond a gibibyte was made to fill the memory.
 _BOMB_BYTES, _BOMB_RATIO = 1 << 30, 1000
 
@@ -90,7 +102,8 @@ def compressed(path: str | Path, suffix: str) -> Iterator[Any]:
             yield file
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Have what was written to a file, or the names in a folder, on disk before anything else is done."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -103,19 +116,41 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     """A temporary path beside `path`, with its suffix, that takes its place once the block has succeeded.
 
     The bytes are on disk before the rename, so that after a crash there is the old file or the new one,
-    never a part of either. When the block fails, the temporary file is removed. Missing folders are made.
+    never a part of either. When the block fails, the temporary file is removed; one that a killed process left
+    is removed by the next that writes the same file. Missing folders are made.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".calmix-{secrets.token_hex(8)}{path.suffix}"
+    # The same for the same file, however long its name is; other machines' processes are none of ours.
+    ours = f"{_TEMPORARY}{crc32(f'{socket.gethostname()}/{path.name}'.encode()):08x}-"
+    for left in path.parent.glob(f"{ours}*"):
+        owner = left.name.removeprefix(ours).split(".")[0]
+        if owner.isdigit() and not _is_running(int(owner)):
+            left.unlink(missing_ok=True)
+    temporary = path.parent / f"{ours}{threading.get_native_id()}{path.suffix}"
     try:
         yield temporary
-        _sync(temporary)
+        sync(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     with suppress(OSError):  # not every system can sync a folder
-        _sync(path.parent)
+        sync(path.parent)
+
+
+def is_left_over(path: Path) -> bool:
+    """Return whether a file is one that `atomic_path` was writing to, by its name."""
+    return path.name.startswith(_TEMPORARY)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # somebody else's
+    return True
 
 
 def write_text(path: str | Path, text: str) -> None:

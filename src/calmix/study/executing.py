@@ -20,7 +20,7 @@ from calmix.training.folder import is_finished
 from calmix.training.mapping import TEXTS, known_dynamics, region_rows
 from calmix.training.together import train_together
 
-__all__ = ["Failure", "Job", "execute", "job_of", "trim"]
+__all__ = ["Failure", "Job", "execute", "is_untrimmed", "job_of", "trim"]
 
 OnProgress = Callable[[Progress], None]
 
@@ -153,12 +153,8 @@ def trim(spec: Spec, folder: Path, keep: str, *, teaches: bool = False) -> None:
     """
     if keep != "metrics" or not is_finished(folder):
         return
-    for name in (*(() if teaches else ("model",)), "checkpoints", "dynamics"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    for path in folder.glob("threshold-*"):
-        shutil.rmtree(path, ignore_errors=True)
-    for path in (folder / "label_issues.csv", *folder.glob("teacher-*.parquet")):
-        path.unlink(missing_ok=True)
+    if not is_untrimmed(folder, teaches=teaches):
+        return
     guide = folder / "datamap.parquet"
     if spec.what != "map" and not spec.is_plain:
         guide.unlink(missing_ok=True)
@@ -167,6 +163,22 @@ def trim(spec: Spec, folder: Path, keep: str, *, teaches: bool = False) -> None:
         write_table(table.drop_columns([name for name in TEXTS if name in table.column_names]), guide)
     for path in folder.glob("predictions-*.parquet"):
         _lighten(path)
+    # Last, so that what is there of it tells whether all the rest was done.
+    for path in _unneeded(folder, teaches=teaches):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def is_untrimmed(folder: Path, *, teaches: bool = False) -> bool:
+    """Return whether a finished run holds anything that `trim` would remove."""
+    return any(path.exists() for path in _unneeded(folder, teaches=teaches))
+
+
+def _unneeded(folder: Path, *, teaches: bool) -> list[Path]:
+    names = ["checkpoints", "dynamics", "label_issues.csv", *([] if teaches else ["model"])]
+    return [*folder.glob("teacher-*.parquet"), *folder.glob("threshold-*"), *(folder / name for name in names)]
 
 
 def _lighten(path: Path) -> None:

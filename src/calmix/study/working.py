@@ -3,18 +3,18 @@
 import json
 import shutil
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from calmix.data import write_json
-from calmix.study.executing import Failure, Job, execute, job_of, trim
+from calmix.study.executing import Failure, Job, execute, is_untrimmed, job_of, trim
 from calmix.study.grid import Library, Plan, Spec
 from calmix.training import Progress
-from calmix.training.folder import Busy, is_finished, locked
+from calmix.training.folder import Busy, is_finished, is_untidy, locked, tidy
 from calmix.training.reusing import reusing
 
 __all__ = ["State", "Storage", "work"]
@@ -64,9 +64,23 @@ class Storage:
         shutil.rmtree(self.folder(key), ignore_errors=True)
         self._done.discard(key)
 
-    def holding(self, key: str) -> Any:
+    @contextmanager
+    def holding(self, key: str) -> Iterator[None]:
         """Hold a run against other workers: raises `Busy` where one has it."""
-        return locked(self.root / ".working" / key)
+        place = self.root / ".working" / key
+        with locked(place):
+            yield
+        for folder in (place, place.parent):  # those that a killed worker made
+            with suppress(OSError):
+                folder.rmdir()
+
+    @property
+    def held(self) -> set[str]:
+        """The runs that a worker holds, or held when it was killed."""
+        try:
+            return {path.name for path in (self.root / ".working").iterdir()}
+        except OSError:
+            return set()
 
     def _failure(self, key: str) -> Path:
         return self.root / ".failed" / f"{key}.json"
@@ -113,6 +127,7 @@ def work(
     have the same plan and storage: a run is held by one of them, and freed by the system should that one die.
     """
     _bring_back_teachers(plan, storage)
+    _tidy_up(plan, storage)
     with reusing():
         while True:
             began = waiting = False
@@ -158,6 +173,24 @@ def _bring_back_teachers(plan: Plan, storage: Storage) -> None:
                 storage.discard(key)
 
 
+def _tidy_up(plan: Plan, storage: Storage) -> None:
+    """Finish what a worker that was killed had left to do about runs that are complete."""
+    held, lean = storage.held, plan.study.keep == "metrics"
+    for key, spec in plan.runs.items():
+        if not storage.finished(key):
+            continue
+        folder, teaches = storage.folder(key), _teaches(key, plan, storage)
+        if key in held or is_untidy(folder) or (lean and is_untrimmed(folder, teaches=teaches)):
+            with suppress(Busy), storage.holding(key):
+                tidy(folder)
+                trim(spec, folder, plan.study.keep, teaches=teaches)
+
+
+def _teaches(key: str, plan: Plan, storage: Storage) -> bool:
+    """Return whether a run is still to teach another."""
+    return not all(storage.finished(student) for student in plan.students.get(key, []))
+
+
 def _ready(spec: Spec, storage: Storage) -> bool | None:
     """Return whether a run can begin; None where there is nothing to do, since it is done or cannot be."""
     if storage.finished(spec.key) or storage.failure(spec.key) is not None:
@@ -189,7 +222,7 @@ def _make(
             storage.fail(job.spec, failure)
         else:
             for done in (job.spec, *job.spec.needs.values()):
-                teaches = not all(storage.finished(key) for key in plan.students.get(done.key, []))
+                teaches = _teaches(done.key, plan, storage)
                 if done is job.spec or not teaches:
                     trim(done, storage.folder(done.key), plan.study.keep, teaches=teaches)
         begun = state_of(plan, storage)

@@ -5,7 +5,7 @@ from calmix.training.distillation import distil
 from calmix.training.evaluating import differences, intervals, json_safe, measure, measure_groups
 from calmix.training.exporting import export_onnx
 from calmix.training.folder import FinishedRun
-from calmix.training.halves import Run
+from calmix.training.halves import Run, finished_run
 from calmix.training.launching import processes
 from calmix.training.loop import Progress
 from calmix.training.pipeline import train
@@ -23,6 +23,7 @@ __all__ = [
     "differences",
     "distil",
     "export_onnx",
+    "finished_run",
     "intervals",
     "json_safe",
     "measure",

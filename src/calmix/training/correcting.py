@@ -21,6 +21,7 @@ from calmix.calibration import (
     VectorScaling,
 )
 from calmix.data import Examples, split_examples
+from calmix.data.files import sync
 from calmix.errors import InputError
 from calmix.models import Beside, Ensemble, Predictor, fold, save, save_ensemble, write_beside
 from calmix.training.evaluating import json_safe, measure
@@ -120,7 +121,10 @@ def _write_whole(folder: Path, write: Callable[[Path], None]) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     try:
         write(scratch)
+        for path in (*scratch.rglob("*"), scratch):
+            sync(path)
         shutil.rmtree(folder, ignore_errors=True)
         scratch.rename(folder)
+        sync(folder.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

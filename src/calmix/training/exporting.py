@@ -18,7 +18,7 @@ from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.models import Classifier, Packed, encode, usable_length, write_beside
 from calmix.training.evaluating import measure
-from calmix.training.folder import claim_empty
+from calmix.training.folder import PART, claim_empty
 
 __all__ = ["export_onnx"]
 
@@ -54,7 +54,7 @@ def export_onnx(classifier: Classifier, examples: Examples, *, out: Path, int8: 
     with claim_empty(out):
         expected = np.asarray(Temperature(1.0)(classifier.logits(examples)))
         batch = next(_batches(packed))[1]
-        scratch = out / ".part"
+        scratch = out / PART
         scratch.mkdir()
         try:
             _export(model, batch, scratch / "model.onnx")

@@ -1,6 +1,5 @@
 """The end of a run: temperature, figures, predictions, and the checkpoint with its card."""
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from calmix.models import Beside, fold
 from calmix.training.card import model_card
 from calmix.training.correcting import guarded, save_whole
 from calmix.training.evaluating import intervals, json_safe, measure
+from calmix.training.folder import tidy
 from calmix.training.predictions import prediction_table
 
 __all__ = ["finish"]
@@ -55,5 +55,5 @@ def finish(
     metrics = json_safe({**metrics, **facts})
     write_text(folder / "model" / "README.md", model_card(config, metrics, names))
     write_json(folder / "metrics.json", metrics)
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    tidy(folder)
     return metrics

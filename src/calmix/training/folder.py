@@ -17,9 +17,12 @@ from typing import Any
 
 from calmix._version import __version__
 from calmix.data import write_text
+from calmix.data.files import is_left_over
 from calmix.errors import InputError
 
 __all__ = [
+    "PART",
+    "RECORDED",
     "Busy",
     "FinishedRun",
     "abandon",
@@ -30,7 +33,9 @@ __all__ = [
     "file_hash",
     "find_run",
     "is_finished",
+    "is_untidy",
     "locked",
+    "tidy",
     "to_toml",
     "versions",
 ]
@@ -38,6 +43,12 @@ __all__ = [
 _FINISHED = "metrics.json"
 _RUN = "run.toml"
 _LOCK = ".lock"
+PART = ".part"
+"""A folder for what is not complete yet."""
+RECORDED = "dynamics.parquet"
+"""What a map has recorded so far; the finished map has it all."""
+# How often a folder is made again that somebody else removes, empty, while we are about to lock it.
+_TRIES = 5
 
 
 class Busy(InputError):
@@ -46,6 +57,13 @@ class Busy(InputError):
 
 class FinishedRun(InputError):
     """A run that is asked for again, with its figures already there."""
+
+    def __init__(self, message: str, folder: Path) -> None:
+        super().__init__(message)
+        self.folder = folder
+
+    def __reduce__(self) -> Any:  # it travels between processes
+        return FinishedRun, (str(self), self.folder)
 
 
 def find_run(out: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -62,7 +80,8 @@ def find_run(out: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
         changed = _difference(found.get("config", {}), _plain(config))
         raise InputError(f"{out}: holds a different run ({changed}); give another --out or remove it")
     if is_finished(out):
-        raise FinishedRun(f"{out}: holds this very run, finished; its figures are in {out / _FINISHED}")
+        tidy(out)
+        raise FinishedRun(f"{out}: holds this very run, finished; its figures are in {out / _FINISHED}", out)
     return dict(found["decided"])
 
 
@@ -87,6 +106,17 @@ def abandon(out: Path) -> None:
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
 
 
+def tidy(out: Path) -> None:
+    """Remove from a finished run what it no longer needs, should it have been killed before it did so itself."""
+    shutil.rmtree(out / "checkpoints", ignore_errors=True)
+    (out / RECORDED).unlink(missing_ok=True)
+
+
+def is_untidy(out: Path) -> bool:
+    """Return whether a finished run holds anything that `tidy` would remove."""
+    return (out / "checkpoints").is_dir() or (out / RECORDED).is_file()
+
+
 def is_finished(out: Path) -> bool:
     """Return whether the run in this folder is complete: its figures are written last."""
     return (out / _FINISHED).is_file()
@@ -101,8 +131,15 @@ def claim_empty(out: Path) -> Iterator[None]:
 
 
 def _refuse_occupied(out: Path) -> None:
-    if any(p.name != _LOCK for p in out.iterdir()):
+    found = [p for p in out.iterdir() if p.name != _LOCK]
+    # What a command was writing when it was killed, before there was anything else, is nobody's.
+    if not all(p.name == PART or is_left_over(p) for p in found):
         raise InputError(f"{out}: is not empty and holds no run of ours; give another --out")
+    for left in found:
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -114,8 +151,7 @@ def locked(out: Path) -> Iterator[None]:
             if out.exists() and not out.is_dir():
                 raise InputError(f"{out}: is a file; --out must be a folder that is new or empty")
             made += [p for p in (out, *out.parents) if not p.exists()]
-            out.mkdir(parents=True, exist_ok=True)
-            handle = os.open(out / _LOCK, os.O_RDWR | os.O_CREAT)
+            handle = _opened(out)
         except OSError as error:
             raise InputError(f"{out}: cannot be written to ({error.strerror}); give another --out") from None
         try:
@@ -128,6 +164,18 @@ def locked(out: Path) -> Iterator[None]:
             os.close(handle)
     finally:
         _remove_empty(made)
+
+
+def _opened(out: Path) -> int:
+    """Return the open lock file of a folder, made if need be."""
+    for turn in range(_TRIES):
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            return os.open(out / _LOCK, os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:  # whoever held it has just let go, and removed what was empty
+            if turn == _TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
 
 
 def _hold(out: Path, handle: int) -> None:

@@ -1,5 +1,6 @@
 """A run in two halves, prepared and finished, with its training in between: alone, or beside others."""
 
+import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -18,7 +19,7 @@ from calmix.training.guiding import Guidance
 from calmix.training.keeping import Fit
 from calmix.training.loop import Progress, fit
 
-__all__ = ["Ready", "Run", "alone", "begun", "ended"]
+__all__ = ["Ready", "Run", "alone", "begun", "ended", "finished_run"]
 
 P = ParamSpec("P")
 
@@ -68,6 +69,11 @@ class Ready:
             **self.hyper,
             **self.saving,
         )
+
+
+def finished_run(folder: Path) -> Run:
+    """Return the finished run that is in a folder."""
+    return Run(folder, json.loads((folder / "metrics.json").read_text(encoding="utf-8")))
 
 
 def alone(stages: Callable[P, Generator[Ready, Fit, Run]]) -> Callable[P, Run]:

@@ -3,7 +3,7 @@
 import copy
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from calmix.mixing import Recipe, Signal, choose, fill_tokens
 from calmix.models import KIND, Packed, encode, identity, load_for_training, resolve, usable_length
 from calmix.training.batches import TrainingSet, training_set
 from calmix.training.finishing import finish
-from calmix.training.folder import abandon, begin_run, config_hash, find_run, is_finished, locked
+from calmix.training.folder import FinishedRun, abandon, begin_run, config_hash, find_run, locked
 from calmix.training.guiding import Guidance, Record, partner_notes, record_notes
 from calmix.training.halves import Ready, Run, alone
 from calmix.training.keeping import Fit
@@ -309,7 +309,7 @@ def _first_run(
     settings: Mapping[str, Any],
 ) -> Known:
     """Return the dynamics of plain training with the same settings, made unless it is there already."""
-    if not from_main(partial(is_finished, folder)):
+    with suppress(FinishedRun):
         train(
             sets.train,
             dev=sets.dev,

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from calmix.data import write_text
+from calmix.data.files import sync
 from calmix.training.folder import file_hash
 
 __all__ = ["latest", "load_optimizer", "optimizer_tensors", "save_state"]
@@ -27,17 +28,17 @@ def save_state(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tenso
     final = folder / f"step-{step:08d}"
     scratch = folder / f".{final.name}"
     shutil.rmtree(scratch, ignore_errors=True)
-    shutil.rmtree(final, ignore_errors=True)
     scratch.mkdir(parents=True)
     sums = {}
     for name, group in tensors.items():
         file = scratch / f"{name}.safetensors"
         save_file(_apart(group), file)
-        _sync(file)
+        sync(file)
         sums[file.name] = file_hash(file)
     write_text(scratch / "state.json", json.dumps({"step": step, "sha256": sums, "facts": facts}, allow_nan=False))
+    shutil.rmtree(final, ignore_errors=True)
     os.rename(scratch, final)
-    _sync(folder)
+    sync(folder)
     for old in sorted(folder.glob("step-*"))[:-_KEEP]:
         shutil.rmtree(old, ignore_errors=True)
 
@@ -83,11 +84,3 @@ def _apart(group: Mapping[str, Tensor]) -> dict[str, Tensor]:
         found[name] = host.clone() if where in seen else host
         seen.add(where)
     return found
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -18,7 +18,7 @@ from calmix.mixing import choose, fill_tokens
 from calmix.models import encode, identity, load_for_training, resolve, usable_length
 from calmix.training.batches import training_set
 from calmix.training.filtering import JUDGED, Verdicts, check_enough, judge
-from calmix.training.folder import abandon, begin_run, find_run, locked
+from calmix.training.folder import RECORDED, abandon, begin_run, find_run, locked, tidy
 from calmix.training.guiding import Guidance, Record
 from calmix.training.launching import accelerator_for, from_main, precision_for, processes
 from calmix.training.loop import Progress, fit, predict_everywhere
@@ -27,8 +27,6 @@ from calmix.training.optimising import check_hyper
 from calmix.training.preparing import check_learnable
 
 __all__ = ["Survey", "survey"]
-
-_RECORDED = "dynamics.parquet"
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +145,7 @@ def _write(done: Survey, examples: Examples, on_done: Callable[[Survey], None] |
     if on_done is not None:
         on_done(done)
     write_json(done.folder / "metrics.json", done.figures)
-    (done.folder / _RECORDED).unlink(missing_ok=True)  # the map has it all
+    tidy(done.folder)
 
 
 def _recorded(
@@ -167,8 +165,10 @@ def _recorded(
 
     With `last_look` the trained model sees them all once more, which wrong labels are ranked by.
     """
-    done = folder / _RECORDED
+    done = folder / RECORDED
     if from_main(done.is_file):
+        if processes().is_main_process:
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return from_main(partial(Dynamics.load, done))
     accelerator = accelerator_for(precision, (), folder)
     torch.manual_seed(hyper["seed"])

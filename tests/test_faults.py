@@ -1,0 +1,104 @@
+"""Whatever a command dies of, the same command goes on and leaves what it would have left.
+
+Killed at every change of a file, at random moments, and in the middle of writing: weights, dynamics, figures and
+files are those of a run that was left alone, bit for bit. `tools/reliability_page.py` writes the table of it all.
+"""
+
+import random
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import Command, Death, Ended, commands, forked, left_in
+
+pytestmark = pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
+
+NAMES = ("train", "train, guided", "map", "distil", "calibrate", "study", "report")
+# Files larger than this cannot be written: run.toml and the state's JSON, logs and predictions, weights.
+SIZES = (300, 3_000, 30_000)
+
+Reference = Callable[[str], tuple[Command, Ended, dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """Return `reference(name)`: a command, how it ends when it is left alone, and what it leaves."""
+    # Every copy has then imported them already.
+    import matplotlib.backends.backend_agg
+    import matplotlib.backends.backend_svg  # noqa: F401
+
+    import calmix.cli.main
+    import calmix.report
+    import calmix.study
+    import calmix.training  # noqa: F401
+
+    root = tmp_path_factory.mktemp("faults")
+    known = commands(root / "inputs")
+
+    @cache
+    def found(name: str) -> tuple[Command, Ended, dict[str, Any]]:
+        place = known[name].place(root / name)
+        ended = forked(partial(known[name].run, place), place)
+        assert ended.code == 0, ended.err
+        return known[name], ended, left_in(place)
+
+    return found
+
+
+def check(reference: Reference, name: str, death: Death, place: Path) -> bool:
+    """Kill a command, give it again, compare what is left, and return whether it died at all."""
+    command, _, expected = reference(name)
+    command.place(place)
+    ended = forked(partial(command.run, place), place, death)
+    again = command.again(place)
+    assert again.code == 0, f"{death}: {again.err}"
+    assert left_in(place) == expected, f"{death}"
+    return ended.killed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_before_a_change_of_a_file_nothing_is_lost(reference: Reference, tmp_path: Path, name: str) -> None:
+    changes = len(reference(name)[1].changes)
+    assert check(reference, name, Death(change=random.Random(name).randint(1, changes)), tmp_path / "place")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_killed_before_any_change_of_a_file_nothing_is_lost(reference: Reference, tmp_path: Path, name: str) -> None:
+    changes = len(reference(name)[1].changes)
+    for change in range(1, changes + 1):
+        assert check(reference, name, Death(change=change), tmp_path / str(change))
+
+
+@pytest.mark.parametrize(("name", "share"), [("train", 0.8), ("map", 0.5)])
+def test_killed_at_some_moment_nothing_is_lost(reference: Reference, tmp_path: Path, name: str, share: float) -> None:
+    check(reference, name, Death(seconds=share * reference(name)[1].seconds), tmp_path / "place")
+
+
+@pytest.mark.slow
+def test_killed_at_fifty_random_moments_nothing_is_lost(reference: Reference, tmp_path: Path) -> None:
+    draw = random.Random(10)
+    died = 0
+    for turn in range(50):
+        name = draw.choice(NAMES)
+        death = Death(seconds=draw.random() * reference(name)[1].seconds)
+        died += check(reference, name, death, tmp_path / str(turn))
+    assert died > 40  # the time a process takes is not the same twice: some may be done before
+
+
+@pytest.mark.parametrize(("name", "size"), [("train", SIZES[-1])])
+def test_killed_in_the_middle_of_a_file_nothing_is_lost(
+    reference: Reference, tmp_path: Path, name: str, size: int
+) -> None:
+    assert check(reference, name, Death(size=size), tmp_path / "place")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", SIZES)
+def test_killed_in_the_middle_of_any_file_nothing_is_lost(
+    reference: Reference, tmp_path: Path, name: str, size: int
+) -> None:
+    check(reference, name, Death(size=size), tmp_path / "place")
