@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from calmix.errors import InputError
-from calmix.metrics import fpr95, ood_aupr, ood_auroc
+from calmix.metrics import familiarity, fpr95, ood_aupr, ood_auroc, ood_auroc_interval
 
 scores = st.lists(st.sampled_from([-1.0, 0.0, 0.25, 0.5, 0.75, 1.0]) | st.floats(-5, 5), min_size=1, max_size=40)
 
@@ -49,3 +49,34 @@ def test_scores_that_cannot_be_ranked_are_errors(bad):
 def test_an_unknown_side_is_an_error():
     with pytest.raises(InputError, match="positive"):
         ood_aupr(np.array([1.0]), np.array([0.0]), positive="both")
+
+
+@given(st.lists(st.lists(st.floats(-9, 9), min_size=3, max_size=3), min_size=1, max_size=20))
+def test_familiarity_scores_are_what_they_are_called(rows):
+    logits = np.array(rows)
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    found = familiarity(probs, logits)
+    ranked = np.sort(probs, axis=1)
+    np.testing.assert_allclose(found["max_probability"], ranked[:, -1])
+    np.testing.assert_allclose(found["margin"], ranked[:, -1] - ranked[:, -2], atol=1e-12)
+    np.testing.assert_allclose(found["negative_entropy"], (probs * np.log(probs)).sum(1), atol=1e-12)
+    np.testing.assert_allclose(found["negative_energy"], np.log(np.exp(logits).sum(1)), atol=1e-9)
+    assert "negative_energy" not in familiarity(probs)
+
+
+def test_choices_that_are_not_there_have_no_part_in_a_score():
+    found = familiarity(np.array([[0.75, 0.25, 0.0]]), np.array([[np.log(3.0), 0.0, -np.inf]]))
+    assert found["negative_energy"][0] == pytest.approx(np.log(4))
+    assert found["negative_entropy"][0] == pytest.approx(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
+
+
+def test_the_interval_of_the_auroc_is_that_of_the_bootstrap():
+    rng = np.random.default_rng(0)
+    inside, outside = rng.normal(1, 1, 400), rng.normal(0, 1.5, 300)
+    drawn = [ood_auroc(rng.choice(inside, 400), rng.choice(outside, 300)) for _ in range(2000)]
+    found = ood_auroc_interval(inside, outside)
+    assert found.estimate == ood_auroc(inside, outside)
+    assert [found.low, found.high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]).tolist(), abs=0.005)
+    perfect = ood_auroc_interval(inside + 100, outside)
+    assert (perfect.low, perfect.high) == (1, 1)
+    assert ood_auroc_interval(np.array([1.0]), np.array([0.0])).low < 0.5

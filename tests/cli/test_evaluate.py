@@ -127,3 +127,17 @@ def test_an_ensemble_is_another_evaluation_than_its_first_member(
     probs = load([trained, checkpoint("electra")]).probabilities(examples)
     assert both[name]["ece"] == measure(probs, examples.labels)["ece"]
     assert calmix("evaluate", "--predictions", "x.csv", "--mc-dropout", 5).code == 2
+
+
+def test_unfamiliar_data_is_told_from_the_files_own(calmix: Any, trained: Path, files: Any, place: Path) -> None:
+    words = ("evaluate", trained, files["test"], "--ood", "random-tokens", "--ood", f"other={files['texts']}")
+    ended = calmix(*words, "--out", "judged")
+    assert ended.code == 0, ended.err
+    assert "random-tokens" in ended.out
+    found = json.loads((place / "judged" / "metrics.json").read_text())["splits"]["test"]["after"]["ood"]
+    assert found["other"]["n"] == 3
+    assert 0 <= found["random-tokens"]["negative_energy"]["auroc"] <= 1
+    assert (place / "judged" / "ood-scores.parquet").is_file()
+    assert calmix("plot", "judged", "--what", "ood", "--out", "fig.png").code == 0
+    assert strict(calmix(*words, "--json", "--no-report").out)[str(files["test"])]["ood"] == found
+    assert calmix("evaluate", trained, files["test"], "--ood", "noise").code == 2

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from calmix.cli.parsing import named_files, pairs, predictor, weights
+from calmix.cli.parsing import named_files, pairs, predictor, unfamiliar, weights
 from calmix.errors import InputError
 from calmix.models import Classifier, Ensemble
 
@@ -45,3 +45,14 @@ def test_a_rate_alone_drops_nothing(checkpoint: Any) -> None:
     assert isinstance(predictor(str(checkpoint("bert")), [str(checkpoint("bert"))], 2, 0.2), Ensemble)
     with pytest.raises(InputError, match="give both"):
         predictor(str(checkpoint("bert")), None, None, 0.3)
+
+
+def test_data_that_is_made_needs_no_file() -> None:
+    assert unfamiliar(["random-tokens", "news=n.csv", "gaussian-noise=train"]) == {
+        "random-tokens": None,
+        "news": "n.csv",
+        "gaussian-noise": "train",
+    }
+    for words in (["news"], ["news="], ["=n.csv"], ["a/b=n.csv"], ["random-tokens", "random-tokens=x"]):
+        with pytest.raises(InputError, match="--ood"):
+            unfamiliar(words)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from calmix.cli.showing import guarantee_lines, note, plain, print_json, training_bar, working_bar
+from calmix.cli.showing import guarantee_lines, note, plain, print_json, separation_table, training_bar, working_bar
 from calmix.training import Progress
 
 
@@ -60,3 +60,12 @@ def test_guarantees_in_words(threshold: float | None, words: str) -> None:
     assert words in lines[0]
     assert lines[1] == "prediction sets contain the true label 90% of the time"
     assert guarantee_lines({}) == []
+
+
+def test_separation_is_shown_with_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {"auroc": 0.905, "interval": [0.88, 0.93], "aupr_out": 0.5, "fpr95": 0.25}
+    separation_table(("model", "unfamiliar"), [(("a\x1b", "max_probability"), 0.75, found)])
+    out = capsys.readouterr().out
+    assert "90.5% (88.0–93.0)" in out
+    assert "max probability" in out
+    assert "\x1b" not in out

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from calmix.calibration.conformal import ConformalSets
     from calmix.calibration.debiased import debiased_ece, squared_ece
     from calmix.calibration.onevsrest import Histogram, Isotonic
-    from calmix.calibration.ood import fpr95, ood_aupr, ood_auroc
+    from calmix.calibration.ood import familiarity, fpr95, ood_aupr, ood_auroc, ood_auroc_interval
     from calmix.calibration.ranking import RiskCoverage, aurc, risk_coverage
     from calmix.calibration.recalibration import Recalibrator, from_json
     from calmix.calibration.resampling import Interval, bootstrap, paired_bootstrap
@@ -28,7 +28,7 @@ _HOMES = {
     "conformal": "ConformalSets",
     "debiased": "debiased_ece squared_ece",
     "onevsrest": "Histogram Isotonic",
-    "ood": "fpr95 ood_aupr ood_auroc",
+    "ood": "familiarity fpr95 ood_aupr ood_auroc ood_auroc_interval",
     "ranking": "RiskCoverage aurc risk_coverage",
     "recalibration": "Recalibrator from_json",
     "resampling": "Interval bootstrap paired_bootstrap",
@@ -62,6 +62,7 @@ __all__ = [
     "classwise_ece",
     "debiased_ece",
     "ece",
+    "familiarity",
     "fpr95",
     "from_json",
     "macro_f1",
@@ -71,6 +72,7 @@ __all__ = [
     "oe",
     "ood_aupr",
     "ood_auroc",
+    "ood_auroc_interval",
     "paired_bootstrap",
     "reliability",
     "risk_coverage",

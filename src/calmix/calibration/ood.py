@@ -3,15 +3,38 @@
 Scores are larger for data that looks familiar: a confidence, a negative entropy, a log-likelihood.
 """
 
+from statistics import NormalDist
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from calmix.calibration.checks import Array, tensor
+from calmix.calibration.resampling import Interval
 from calmix.errors import InputError
 
-__all__ = ["fpr95", "ood_aupr", "ood_auroc"]
+__all__ = ["familiarity", "fpr95", "ood_aupr", "ood_auroc", "ood_auroc_interval"]
+
+
+def familiarity(probs: Array, logits: Array | None = None) -> dict[str, NDArray[np.float64]]:
+    """Return the usual scores of rows, each larger for data that looks familiar.
+
+    `max_probability` (Hendrycks & Gimpel 2017), `negative_entropy`, `margin` (between the two largest probabilities)
+    and, of logits, `negative_energy` = log Σ exp(z) (Liu et al. 2020). Choices that a row does not have are
+    probabilities of 0 and logits of −inf.
+    """
+    p = tensor(probs, "probs").double()
+    top = p.topk(min(2, p.shape[1]), dim=1).values
+    found = {
+        "max_probability": top[:, 0],
+        "negative_entropy": torch.xlogy(p, p).sum(1),
+        "margin": top[:, 0] - top[:, 1] if top.shape[1] > 1 else top[:, 0],
+    }
+    if logits is not None:
+        found["negative_energy"] = tensor(logits, "logits").double().logsumexp(1)
+    return {name: score.cpu().numpy() for name, score in found.items()}
 
 
 def ood_auroc(scores_in: Array, scores_out: Array) -> float:
@@ -27,6 +50,20 @@ def ood_auroc(scores_in: Array, scores_out: Array) -> float:
     not_above = torch.searchsorted(ranked, inside, right=True)
     # Integers until the end: exact whatever the number of pairs, up to 2⁶³.
     return int((below + not_above).sum()) / (2 * len(inside) * len(outside))
+
+
+def ood_auroc_interval(scores_in: Array, scores_out: Array, *, level: float = 0.95) -> Interval:
+    """The AUROC with its interval after DeLong et al. (1988), which needs no resampling; never outside 0 … 1."""
+    inside, outside = _scores(scores_in, scores_out)
+    variance = 0.0
+    for mine, other in ((inside, outside), (-outside, -inside)):
+        ranked = other.sort().values
+        won = torch.searchsorted(ranked, mine) + torch.searchsorted(ranked, mine, right=True)
+        shares = won.double() / (2 * len(other))
+        variance += float(shares.var()) / len(mine) if len(mine) > 1 else 0.25
+    estimate = ood_auroc(inside, outside)
+    half = NormalDist().inv_cdf((1 + level) / 2) * variance**0.5
+    return Interval(estimate, max(0.0, estimate - half), min(1.0, estimate + half), level)
 
 
 def ood_aupr(scores_in: Array, scores_out: Array, *, positive: Literal["in", "out"] = "out") -> float:
@@ -63,5 +100,5 @@ def _scores(scores_in: Array, scores_out: Array) -> tuple[Tensor, Tensor]:
         missing = scores.isnan()
         if bool(missing.any()):
             raise InputError(f"{name}[{int(missing.nonzero()[0, 0])}] is NaN")
-        both.append(scores.double())
+        both.append(scores.double().contiguous())
     return both[0], both[1].to(both[0].device)

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calmix.cli.parsing import DropoutRate, Members, Passes, predictor
-from calmix.cli.showing import interval_table, note, print_json, working_bar
+from calmix.cli.parsing import DropoutRate, Members, Passes, predictor, unfamiliar
+from calmix.cli.showing import interval_table, note, print_json, unfamiliar_table, working_bar
 from calmix.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,6 +23,14 @@ def evaluate(
         typer.Option(help="Predictions made anywhere: `label`, and p_NAME columns, or lists `probs` or `logits`."),
     ] = None,
     group: Annotated[str | None, typer.Option(help="Column to measure each value of on its own, too.")] = None,
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[=FILE]",
+            help="Data the model should not know, labels ignored: is it less sure there? Or gaussian-noise (images), "
+            "random-tokens (texts), like the first file or FILE. Repeatable.",
+        ),
+    ] = None,
     text: Annotated[str | None, typer.Option(help="Column with the text.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.")] = None,
     choices: Annotated[str | None, typer.Option(help="Column with the choices.")] = None,
@@ -48,52 +56,68 @@ def evaluate(
     if model is not None and not files:
         raise InputError(f"give labelled files to evaluate {model} on")
 
-    from calmix.training import intervals, json_safe, measure, measure_groups
-
-    figures: dict[str, Any] = {}
     config: dict[str, Any] = {"command": "evaluate", "model": model or "predictions", "bins": bins}
+    scores, apart = None, None
     if model is None:
-        if ensemble or mc_dropout is not None or dropout is not None:
-            raise InputError("--ensemble and --mc-dropout are for models, not for --predictions")
+        if ensemble or ood or mc_dropout is not None or dropout is not None:
+            raise InputError("--ensemble, --mc-dropout and --ood are for models, not for --predictions")
         sources = _from_files(predictions or [])
     else:
         config |= {"ensemble": ensemble or None, "mc_dropout": mc_dropout, "dropout": dropout}
+        asked = unfamiliar(ood or [])
         classifier = predictor(model, ensemble, mc_dropout, dropout)
         columns = {"text": text, "text_b": text_b, "choices": choices, "label": label}
         sources = _from_model(classifier, files or [], columns, as_json)
-    for name, (probs, labels, table, *_) in sources.items():
-        if group is not None and group not in table.column_names:
-            raise InputError(
-                f"{name}: has no column {group!r} to group by (there are: {', '.join(table.column_names)})"
-            )
-        try:
-            found: dict[str, Any] = measure(probs, labels, bins=bins)
-        except InputError as error:
-            raise InputError(f"{name}: {error}") from None
-        found["intervals"] = intervals(probs, labels, bins=bins)
-        if group is not None:
-            found["groups"] = measure_groups(probs, labels, table[group].to_pylist(), bins=bins)
-        figures[name] = json_safe(found)
-    page = _write(config, sources, figures, out, no_report) if out is not None or not no_report else None
+        if asked:
+            config["ood"], scores, apart = _apart(classifier, sources, asked, columns, as_json)
+    figures = {name: _measured(name, found, bins, group) for name, found in sources.items()}
+    if apart is not None:
+        figures = {name: {**found, "ood": apart[name]} for name, found in figures.items()}
+    wanted = out is not None or not no_report
+    page = _write(config, sources, figures, scores, out, no_report) if wanted else None
     if as_json:
         print_json(figures)
         return
     interval_table(figures)
+    if apart is not None:
+        unfamiliar_table(figures)
     if page is not None:
         print(f"page: {page}")
     if any(found["n"] < 200 for found in figures.values()):
         note("under 200 rows, calibration errors say little: look at the intervals")
 
 
+def _measured(name: str, found: Any, bins: int, group: str | None) -> dict[str, Any]:
+    """Return the figures of one file, and those of its groups."""
+    from calmix.training import intervals, json_safe, measure, measure_groups
+
+    probs, labels, table, *_ = found
+    if group is not None and group not in table.column_names:
+        raise InputError(f"{name}: has no column {group!r} to group by (there are: {', '.join(table.column_names)})")
+    try:
+        figures: dict[str, Any] = measure(probs, labels, bins=bins)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    figures["intervals"] = intervals(probs, labels, bins=bins)
+    if group is not None:
+        figures["groups"] = measure_groups(probs, labels, table[group].to_pylist(), bins=bins)
+    return dict(json_safe(figures))
+
+
 def _write(
-    config: dict[str, Any], sources: dict[str, Any], figures: dict[str, Any], out: Path | None, no_report: bool
+    config: dict[str, Any],
+    sources: dict[str, Any],
+    figures: dict[str, Any],
+    scores: Any,
+    out: Path | None,
+    no_report: bool,
 ) -> Path | None:
     """Write the evaluation to its folder; return its page, unless none is wanted."""
     from calmix.training.recording import evaluation_folder, record_evaluation
 
-    config = {**config, "data": {name: digest for name, (_, _, _, _, digest) in sources.items()}}
+    config = {**config, "data": {name: found[4] for name, found in sources.items()}}
     folder = evaluation_folder(config) if out is None else out
-    record_evaluation(folder, config, figures, {name: found[3] for name, found in sources.items()})
+    record_evaluation(folder, config, figures, {name: found[3] for name, found in sources.items()}, scores)
     if no_report:
         return None
     from calmix.report import write_run_page
@@ -101,7 +125,8 @@ def _write(
     return write_run_page(folder)
 
 
-# Both return, by file: probabilities, labels, the table to group by, the predictions to keep, a hash of the data.
+# Both return, by file: probabilities, labels, the table to group by, the predictions to keep, a hash of the data; of
+# a model, also the examples and what it said about them.
 def _from_files(paths: list[str]) -> dict[str, Any]:
     from calmix.training import read_predictions
     from calmix.training.folder import file_hash
@@ -119,13 +144,39 @@ def _from_model(
 ) -> dict[str, Any]:
     from calmix.data import read_examples
     from calmix.training import prediction_table
+    from calmix.training.unfamiliar import ask
 
     known = classifier.label_names or None
     sets = {file: read_examples(file, label_names=known, **columns) for file in files}  # type: ignore[arg-type]
     found = {}
     for file, examples in sets.items():
         with working_bar(Path(file).name, len(examples), quiet) as bar:
-            probs = classifier.probabilities(examples, progress=bar)
-        kept = prediction_table(examples, probs, label_names=classifier.label_names)
-        found[file] = (probs, examples.labels, examples.table, kept, examples.digest())
+            said = ask(classifier, examples, progress=bar)
+        kept = prediction_table(examples, said.probs, label_names=classifier.label_names)
+        found[file] = (said.probs, examples.labels, examples.table, kept, examples.digest(), examples, said)
     return found
+
+
+def _apart(
+    classifier: "Predictor",
+    sources: dict[str, Any],
+    asked: dict[str, str | None],
+    columns: dict[str, str | None],
+    quiet: bool,
+) -> tuple[dict[str, str], Any, dict[str, Any]]:
+    """Return a hash of each unfamiliar data set, all scores, and for each file how far they are apart from its own."""
+    from calmix.training.unfamiliar import ask, score_table, separation, unfamiliar_sets
+
+    first = next(iter(sources.values()))[5]
+    outside = unfamiliar_sets(asked, classifier, first, columns={**columns, "label": None})
+    said = {}
+    for name, examples in outside.items():
+        with working_bar(name, len(examples), quiet) as bar:
+            said[name] = ask(classifier, examples, progress=bar)
+    apart = {
+        file: {name: separation(found[6], other) for name, other in said.items()} for file, found in sources.items()
+    }
+    everywhere = {file: found[6] for file, found in sources.items()} | said
+    whole = [("model", data, each) for data, each in everywhere.items()]
+    inside = {**dict.fromkeys(sources, True), **dict.fromkeys(said, False)}
+    return {name: examples.digest() for name, examples in outside.items()}, score_table(whole, inside), apart

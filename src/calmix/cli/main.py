@@ -19,6 +19,7 @@ from calmix.cli.distil import distil
 from calmix.cli.evaluate import evaluate
 from calmix.cli.export import export
 from calmix.cli.map import map_
+from calmix.cli.ood import ood
 from calmix.cli.plot import plot
 from calmix.cli.predict import predict
 from calmix.cli.recipes import recipes
@@ -55,7 +56,22 @@ def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for _command in (train, distil, predict, evaluate, calibrate, map_, subset, study, report, plot, export, recipes, demo):
+for _command in (
+    train,
+    distil,
+    predict,
+    evaluate,
+    ood,
+    calibrate,
+    map_,
+    subset,
+    study,
+    report,
+    plot,
+    export,
+    recipes,
+    demo,
+):
     app.command(_command.__name__.rstrip("_"))(_interruptible(_command))
 
 

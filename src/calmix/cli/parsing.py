@@ -11,7 +11,18 @@ from calmix.errors import InputError
 if TYPE_CHECKING:
     from calmix.models import Predictor
 
-__all__ = ["DropoutRate", "Judged", "Members", "Passes", "Record", "named_files", "pairs", "predictor", "weights"]
+__all__ = [
+    "DropoutRate",
+    "Judged",
+    "Members",
+    "Passes",
+    "Record",
+    "named_files",
+    "pairs",
+    "predictor",
+    "unfamiliar",
+    "weights",
+]
 
 Members = Annotated[
     list[str] | None,
@@ -71,7 +82,22 @@ def pairs(words: Sequence[str], option: str, form: str = "KEY=VALUE") -> dict[st
 
 def named_files(words: Sequence[str]) -> dict[str, str]:
     """Return NAME=FILE words as a dictionary; a name becomes part of file names, so it must be a plain one."""
-    found = pairs(words, "--ood", "NAME=FILE")
+    return _plainly_named(pairs(words, "--ood", "NAME=FILE"))
+
+
+def unfamiliar(words: Sequence[str]) -> dict[str, str | None]:
+    """Return NAME=FILE words, and those that name data that is made: NAME alone."""
+    from calmix.training.unfamiliar import BUILTIN
+
+    form = f"NAME=FILE, or {' or '.join(BUILTIN)}"
+    asked = pairs([word if "=" in word else f"{word}=" for word in words], "--ood", form)
+    for name, file in asked.items():
+        if not file and name not in BUILTIN:
+            raise InputError(f"--ood takes {form}, not {name!r}")
+    return {name: file or None for name, file in _plainly_named(asked).items()}
+
+
+def _plainly_named(found: dict[str, str]) -> dict[str, str]:
     for name in found:
         if not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
             raise InputError(f"--ood: {name!r} must be letters, digits, '-', '_' or '.' (it names a file of figures)")

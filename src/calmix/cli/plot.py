@@ -20,6 +20,7 @@ class _What(StrEnum):
     confusion = "confusion"
     curves = "curves"
     datamap = "datamap"
+    ood = "ood"
 
 
 def plot(
@@ -33,8 +34,11 @@ def plot(
     bins: Annotated[
         int | None, typer.Option(help="Bins of the reliability diagram; default: the run's.", min=1)
     ] = None,
+    score: Annotated[
+        str, typer.Option(help="Of ood: max_probability, negative_entropy, margin or negative_energy.")
+    ] = "max_probability",
 ) -> None:
-    """Draw a figure of a finished run: reliability, risk-coverage, confusion, curves or datamap.
+    """Draw a figure of a finished run: reliability, risk-coverage, confusion, curves, datamap or ood.
 
     Example: `calmix plot run --what reliability --out fig.pdf`
     """
@@ -42,12 +46,29 @@ def plot(
     from calmix.report.figures import figure_format
 
     figure_format(out)
-    found = read_run(run)
     try:
-        save_figure(_drawn(found, what, data, bins or found.bins), out)
+        if what is _What.ood:
+            figure = _unfamiliar(run, score)
+        else:
+            found = read_run(run)
+            figure = _drawn(found, what, data, bins or found.bins)
+        save_figure(figure, out)
     except ImportError:
         raise InputError("figures need matplotlib: pip install 'calmix[report]'") from None
     print(f"figure: {out}")
+
+
+def _unfamiliar(folder: Path, score: str) -> Any:
+    from calmix.data import read_table
+    from calmix.report import draw_unfamiliar, prepare_unfamiliar
+    from calmix.training.recording import SCORES_FILE
+
+    file = folder / SCORES_FILE
+    if not file.is_file():
+        raise InputError(
+            f"{folder}: has no scores of unfamiliar data; make them: calmix evaluate … --ood, or calmix ood"
+        )
+    return draw_unfamiliar(prepare_unfamiliar(read_table(file), score=score), score=score)
 
 
 def _drawn(run: "RunFolder", what: _What, names: list[str] | None, bins: int) -> Any:

@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,9 @@ __all__ = [
     "note",
     "plain",
     "print_json",
+    "separation_table",
     "training_bar",
+    "unfamiliar_table",
     "working_bar",
 ]
 
@@ -81,6 +83,38 @@ def interval_table(figures: Mapping[str, Mapping[str, Any]]) -> None:
         for group, inside in found.get("groups", {}).items():
             shown = [_percent(inside[key]) for key in ("accuracy", "ece", "debiased_ece", "oe")]
             table.add_row(Text(f"  {plain(group)}"), f"{inside['n']:,}", *shown, _number(inside["nll"]))
+    Console(highlight=False).print(table)
+
+
+def unfamiliar_table(figures: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print, for each file, how well each score tells its rows from unfamiliar ones."""
+    several = len(figures) > 1
+    rows = [
+        (((file,) if several else ()) + (name, score), found["mean_confidence"], found[score])
+        for file, measured in figures.items()
+        for name, found in measured["ood"].items()
+        for score in found
+        if isinstance(found[score], Mapping)
+    ]
+    separation_table(("data", "unfamiliar", "score") if several else ("unfamiliar", "score"), rows)
+
+
+def separation_table(titles: tuple[str, ...], rows: Sequence[tuple[tuple[str, ...], float, Mapping[str, Any]]]) -> None:
+    """Print rows of AUROC with its interval, AUPR and FPR95, and how sure the model was of the unfamiliar data."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for title in ("confidence", "AUROC", "AUPR", "FPR95"):
+        table.add_column(title, justify="right")
+    for words, sure, found in rows:
+        area = f"{_percent(found['auroc'])} ({_range(*found['interval'], percent=True)})"
+        cells = [_percent(sure), area, _percent(found["aupr_out"]), _percent(found["fpr95"])]
+        table.add_row(*(Text(plain(word.replace("_", " "))) for word in words), *cells)
     Console(highlight=False).print(table)
 
 

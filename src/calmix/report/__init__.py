@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from calmix.report.runs import RunFolder, read_run
     from calmix.report.selective import RiskCurve, draw_risk_coverage, prepare_risk_coverage
     from calmix.report.study_page import write_study_page
+    from calmix.report.unfamiliar import ScoreDensity, draw_unfamiliar, prepare_unfamiliar
     from calmix.report.verdict import Verdict, prepare_verdict
 
 # File → names. Resolved on first use: a page needs no matplotlib, a figure no jinja2.
@@ -28,6 +29,7 @@ _HOMES = {
     "runs": "RunFolder read_run",
     "selective": "RiskCurve draw_risk_coverage prepare_risk_coverage",
     "study_page": "write_study_page",
+    "unfamiliar": "ScoreDensity draw_unfamiliar prepare_unfamiliar",
     "verdict": "Verdict prepare_verdict",
 }
 _LAZY = {name: f"calmix.report.{home}" for home, names in _HOMES.items() for name in names.split()}
@@ -38,6 +40,7 @@ __all__ = [
     "ReliabilityCurve",
     "RiskCurve",
     "RunFolder",
+    "ScoreDensity",
     "TrainingCurves",
     "Verdict",
     "draw_confusion",
@@ -45,11 +48,13 @@ __all__ = [
     "draw_datamap",
     "draw_reliability",
     "draw_risk_coverage",
+    "draw_unfamiliar",
     "prepare_confusion",
     "prepare_curves",
     "prepare_datamap",
     "prepare_reliability",
     "prepare_risk_coverage",
+    "prepare_unfamiliar",
     "prepare_verdict",
     "read_run",
     "save_figure",

@@ -1,7 +1,8 @@
 """An evaluation on disk: its figures and predictions in a folder, as a run's are."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from numpy.typing import NDArray
 from calmix.data import write_json, write_table
 from calmix.training.folder import FinishedRun, begin_run, config_hash, find_run, locked
 
-__all__ = ["bare_predictions", "evaluation_folder", "record_evaluation"]
+__all__ = ["SCORES_FILE", "bare_predictions", "evaluation_folder", "record_evaluation", "record_unfamiliar"]
+
+SCORES_FILE = "ood-scores.parquet"
+"""Of an evaluation that asked about unfamiliar data: every score of every row."""
 
 
 def bare_predictions(probs: NDArray[np.float64], labels: NDArray[np.int64], table: pa.Table) -> pa.Table:
@@ -37,24 +41,48 @@ def evaluation_folder(config: Mapping[str, Any]) -> Path:
 
 
 def record_evaluation(
-    out: Path, config: Mapping[str, Any], figures: Mapping[str, Mapping[str, Any]], tables: Mapping[str, pa.Table]
+    out: Path,
+    config: Mapping[str, Any],
+    figures: Mapping[str, Mapping[str, Any]],
+    tables: Mapping[str, pa.Table],
+    scores: pa.Table | None = None,
 ) -> None:
     """Write the figures and predictions of each evaluated file; the same evaluation again is written anew.
 
-    The sets are called by their files' names, and `files` in the figures tells which file each is.
+    The sets are called by their files' names, and `files` in the figures tells which file each is. `scores` are those
+    of familiar and unfamiliar data, where such was asked about.
     """
     names = _names(list(figures))
+    with _recording(out, config):
+        for file, table in tables.items():
+            write_table(table, out / f"predictions-{names[file]}.parquet")
+        if scores is not None:
+            write_table(scores, out / SCORES_FILE)
+        splits = {names[file]: {"after": found} for file, found in figures.items()}
+        files = {name: file for file, name in names.items()}
+        write_json(out / "metrics.json", {"splits": splits, "files": files})
+
+
+def record_unfamiliar(
+    out: Path, config: Mapping[str, Any], figures: Mapping[str, Any], scores: pa.Table, figures_by_row: pa.Table
+) -> None:
+    """Write how far unfamiliar data is told from familiar data: all scores, and the figures as JSON and CSV."""
+    with _recording(out, config):
+        write_table(scores, out / SCORES_FILE)
+        write_table(figures_by_row, out / "ood.csv")
+        write_json(out / "metrics.json", {"ood": figures})
+
+
+@contextmanager
+def _recording(out: Path, config: Mapping[str, Any]) -> Iterator[None]:
+    """Hold the folder of an evaluation, new or this very one."""
     with locked(out):
         try:
             if find_run(out, config) is None:
                 begin_run(out, config, {})
         except FinishedRun:
             pass
-        for file, table in tables.items():
-            write_table(table, out / f"predictions-{names[file]}.parquet")
-        splits = {names[file]: {"after": found} for file, found in figures.items()}
-        files = {name: file for file, name in names.items()}
-        write_json(out / "metrics.json", {"splits": splits, "files": files})
+        yield
 
 
 def _names(files: list[str]) -> dict[str, str]:

@@ -1,0 +1,54 @@
+"""`calmix ood`."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calmix.data import read_table
+
+
+def test_models_are_compared_side_by_side(calmix: Any, trained: Path, files: Any, place: Path, checkpoint: Any) -> None:
+    words = ("ood", f"plain={trained}", f"other={checkpoint('electra')}", "--test", files["test"])
+    words = (*words, "--ood", "random-tokens", "--ood", f"dev={files['dev']}", "--mc-dropout", 2, "--out", "found")
+    ended = calmix(*words)
+    assert ended.code == 0, ended.err
+    assert "plain +TS" in ended.out
+    rows = list(csv.DictReader((place / "found" / "ood.csv").open()))
+    assert {row["model"] for row in rows} == {"plain", "plain +TS", "plain +dropout", "other", "other +dropout"}
+    assert {row["data"] for row in rows} == {"random-tokens", "dev"}
+    scores = read_table(place / "found" / "ood-scores.parquet")
+    assert len(scores) == 5 * 90
+    assert (place / "found" / "ood.png").stat().st_size > 0
+    again = calmix(*words, "--json")
+    found = json.loads(again.out)
+    assert found["ood"]["plain"]["runs"] == 1
+    assert float(rows[0]["auroc"]) == pytest.approx(
+        found["ood"]["plain"]["data"]["random-tokens"]["max_probability"]["auroc"]
+    )
+    assert calmix("plot", "found", "--what", "ood", "--score", "margin", "--out", "margin.svg").code == 0
+    assert calmix("plot", trained, "--what", "ood", "--out", "no.svg").code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run=",),
+        ("{trained}", "--ood", "noise"),
+        ("{trained}", "--ood", "gaussian-noise"),
+        ("{trained}", "--ood", "random-tokens", "--score", "luck"),
+        ("{trained}", "--ood", "random-tokens", "--dropout", "0.1"),
+        ("{trained}", "--ood", "a=missing.csv"),
+        ("{trained}", "--ood", "random-tokens", "--ood", "random-tokens"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(
+    calmix: Any, trained: Path, files: Any, place: Path, words: tuple[str, ...]
+) -> None:
+    words = tuple(word.format(trained=trained) for word in words)
+    extra = () if "--ood" in words else ("--ood", "random-tokens")
+    ended = calmix("ood", *words, *extra, "--test", files["test"])
+    assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
+    assert list(place.iterdir()) == []
