@@ -23,7 +23,7 @@ from calmix.training.optimising import adamw, learning_rate
 from calmix.training.pipeline import stages
 from calmix.training.stepping import Stepper
 
-__all__ = ["fit_together", "train_together"]
+__all__ = ["SideBySide", "fit_together", "train_together"]
 
 # Seconds between two looks at the device.
 _POLL = 1.0
@@ -129,7 +129,7 @@ def _alike(runs: Sequence[Ready]) -> bool:
     )
 
 
-class _SideBySide:
+class SideBySide:
     """The guidance of several runs as one: rows are counted on from run to run."""
 
     def __init__(self, each: Sequence[Guidance]) -> None:
@@ -185,7 +185,7 @@ def fit_together(runs: Sequence[Ready]) -> list[Fit | Exception] | None:
     began = time.monotonic()
     models = [run.network.to(first.accelerator.device) for run in runs]
     optimizers = [adamw(model.parameters(), lr=hyper["lr"], weight_decay=hyper["weight_decay"]) for model in models]
-    guidance, seeds = _SideBySide([run.guidance for run in runs]), [run.hyper["seed"] for run in runs]
+    guidance, seeds = SideBySide([run.guidance for run in runs]), [run.hyper["seed"] for run in runs]
     stepper = Stepper(
         models[0],
         first.data,
@@ -257,7 +257,7 @@ def _end_of_epoch(
     runs: Sequence[Ready],
     keepers: Sequence[Keeper],
     stepper: Stepper,
-    guidance: _SideBySide,
+    guidance: SideBySide,
     number: int,
     failed: dict[int, Exception],
 ) -> None:
