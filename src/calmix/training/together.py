@@ -141,6 +141,7 @@ class SideBySide:
         self._gather()
 
     def observe(self, step: Step) -> None:
+        """Record what a step says about unmixed samples of all runs."""
         assert step.observed is not None
         logits, rows = step.observed
         if self.each[0].record == "training":
@@ -149,11 +150,13 @@ class SideBySide:
             self.memory.update(logits, rows)
 
     def begin_epoch(self, epoch: int) -> None:
+        """Renew the signals of each run."""
         for guidance in self.each:
             guidance.begin_epoch(epoch)
         self._gather()
 
     def end_epoch(self) -> None:
+        """Hand to each run what was recorded of its samples."""
         state = self.recorder.state_dict()
         remembered = {} if self.memory is None else self.memory.state_dict()
         for run, guidance in enumerate(self.each):
