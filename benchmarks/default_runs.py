@@ -6,7 +6,8 @@
 Several seeds are trained side by side. Of every run the weights themselves and several averages of them along the run
 are looked at, each at the epoch that is best by dev NLL after temperature, as `calmix train` chooses it. Kept are
 logits in float16, and how far each sample lies from the training data in four ways: everything that is done to
-predictions afterwards can then be tried without a GPU. Beside dev there are spoilt copies of it (tokens masked,
+predictions afterwards can then be tried without a GPU. Other domains are represented by their dev sets where they have
+any: their test sets are for judging the choice. Beside dev there are spoilt copies of it (tokens masked,
 replaced, shuffled; pairs of texts mixed), for corrections that must not look at another domain.
 
 Ways to train come in the order of what is wanted most; when the minutes are over, the rest is left out, and said.
@@ -32,7 +33,7 @@ from torch import Tensor, nn
 
 from calmix.calibration import Temperature, nll
 from calmix.data.gathering import gather, sampled
-from calmix.data.tasks import builtin_tasks, parse_task
+from calmix.data.tasks import Task, builtin_tasks, parse_task
 from calmix.mixing import Recipe, Step, choose, fill_tokens
 from calmix.mixing.levels import mixed_logits
 from calmix.models import Packed, anatomy, encode, head_input, load_for_training, pooled, resolve, usable_length
@@ -127,7 +128,7 @@ def main() -> None:
 
 @cache
 def prepare(model: str, task: str, folder: Path, rows: int, judged: int, held: int, spoilt: int) -> Prepared:
-    sets = gather(parse_task(task, builtin_tasks()[task], task), folder)
+    sets = gather(chosen_by(task, folder), folder)
     train, dev = sampled(sets.train, rows, 0), sampled(sets.dev, held, 0)
     others = {"dev": dev, "test": sampled(sets.test, judged, 0)}
     others |= {f"ood-{name}": sampled(examples, judged, 0) for name, examples in sets.ood.items()}
@@ -145,6 +146,17 @@ def prepare(model: str, task: str, folder: Path, rows: int, judged: int, held: i
     reference = np.sort(np.random.default_rng(0).permutation(len(train))[: REFERENCE // (2 if choices else 1)])
     labels["train"] = train.labels
     return Prepared(labels, data, packed, reference, fill_tokens(tokenizer), train.label_names, choices)
+
+
+def chosen_by(name: str, folder: Path) -> Task:
+    """Return a task with dev sets of the other domains instead of test sets, wherever there are any."""
+    task = parse_task(name, builtin_tasks()[name], name)
+    ood = {}
+    for domain, part in task.ood.items():
+        held = part.file.replace("/test", "/dev")
+        there = any(folder.joinpath(Path(held).parent).glob(f"{Path(held).name}.*"))
+        ood[domain] = replace(part, file=held if there else part.file)
+    return replace(task, ood=ood)
 
 
 @cache
