@@ -23,9 +23,12 @@ def section(name: str, folder: Path) -> str:
     outcome = json.loads((folder / "study.json").read_text(encoding="utf-8"))
     title, _, body = (folder / "study.md").read_text(encoding="utf-8").partition("\n")
     models = ", ".join(Path(model).name for model in outcome["study"]["models"])
-    versions = outcome["versions"]
     made = f"`calmix study studies/{name}.toml --out results/{name}`, {models}, seeds "
-    made += f"{', '.join(map(str, outcome['study']['seeds']))}; calmix {outcome['calmix']}, torch {versions['torch']}."
+    made += f"{', '.join(map(str, outcome['study']['seeds']))}; calmix {outcome['calmix']}, "
+    made += "; ".join(
+        f"torch {found['torch']}" + f" on {found['gpu']}" * ("gpu" in found) for found in outcome["made_with"]
+    )
+    made += "."
     verdict = folder / "verdict.md"
     said = verdict.read_text(encoding="utf-8").strip() + "\n" if verdict.is_file() else ""
     # Headings of the tables go below the study's own.

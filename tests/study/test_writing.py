@@ -9,6 +9,7 @@ import pytest
 from calmix.data import read_table
 from calmix.study.tabulating import Column, Entry
 from calmix.study.writing import column_title, latex, shown
+from calmix.training.folder import read_run
 
 
 def test_everything_is_written(finished: Any) -> None:
@@ -37,6 +38,9 @@ def test_the_json_holds_runs_rows_and_tables(finished: Any) -> None:
     assert len(found["rows"]) == 36
     assert len(found["tables"]) == len(read_table(finished.order.out / "tables.csv"))
     assert found["study"]["baseline"] == "erm"
+    # The runs' own words on what they were made with, not those of who makes the tables.
+    (made,) = found["made_with"]
+    assert made == {**read_run(finished.storage.folder(found["runs"][0]["key"]))["versions"], "runs": 5}
 
 
 def test_the_parquet_has_the_rows(finished: Any) -> None:

@@ -1,7 +1,6 @@
 """From run folders to figures: one row per cell, data set, and before or after temperature scaling."""
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +18,7 @@ from calmix.models import mean_logits
 from calmix.study.grid import Cell, Plan
 from calmix.study.working import Storage
 from calmix.training import json_safe, measure
+from calmix.training.folder import read_run
 
 __all__ = ["FIGURE_COLUMNS", "Predictions", "collect", "figures_table", "predictions_of"]
 
@@ -128,8 +128,7 @@ def _metrics(folder: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def _bins(folder: Path) -> int:
-    found = tomllib.loads((folder / "run.toml").read_text(encoding="utf-8"))
-    return int(found.get("config", {}).get("bins", _DEFAULT_BINS))
+    return int(read_run(folder).get("config", {}).get("bins", _DEFAULT_BINS))
 
 
 @lru_cache(maxsize=64)

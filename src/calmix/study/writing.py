@@ -1,6 +1,7 @@
 """A study's outcome as files: Markdown, LaTeX, CSV, Parquet and JSON."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +18,7 @@ from calmix.study.papers import PaperFigures
 from calmix.study.tabulating import Column, Entry, Table
 from calmix.study.working import Storage
 from calmix.training import json_safe
-from calmix.training.folder import versions
+from calmix.training.folder import read_run, versions
 
 __all__ = ["FORMAT", "column_title", "entries_table", "latex", "markdown", "shown", "write_outcome"]
 
@@ -190,11 +191,21 @@ def _everything(
         "format": FORMAT,
         "calmix": __version__,
         "versions": versions(),
+        "made_with": _made_with(plan, storage),
         "study": json_safe(asked),
         "runs": json_safe(runs),
         "rows": json_safe([dict(row) for row in rows]),
         "tables": json_safe(entries_table(tables).to_pylist()),
     }
+
+
+def _made_with(plan: Plan, storage: Storage) -> list[dict[str, Any]]:
+    """Return what the finished runs were made with: each set of versions once, that of most runs first."""
+    sets: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for key in plan.runs:
+        if storage.finished(key):
+            sets[tuple(read_run(storage.folder(key)).get("versions", {}).items())] += 1
+    return [{**dict(found), "runs": count} for found, count in sets.most_common()]
 
 
 def _heading(table: Table, models: Sequence[str]) -> str:

@@ -35,6 +35,7 @@ __all__ = [
     "is_finished",
     "is_untidy",
     "locked",
+    "read_run",
     "tidy",
     "to_toml",
     "versions",
@@ -71,11 +72,10 @@ def find_run(out: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
 
     A run goes on as it was begun. A folder that holds anything but this run, unfinished, is refused.
     """
-    run_file = out / _RUN
-    if not run_file.is_file():
+    if not (out / _RUN).is_file():
         _refuse_occupied(out)
         return None
-    found = _read(run_file)
+    found = read_run(out)
     if found.get("hash") != config_hash(config):
         changed = _difference(found.get("config", {}), _plain(config))
         raise InputError(f"{out}: holds a different run ({changed}); give another --out or remove it")
@@ -212,13 +212,16 @@ def file_hash(path: Path) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what the result depends on."""
+    """Return the versions of what the result depends on, and the GPU it is made with."""
     found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     for name in ("torch", "transformers", "tokenizers", "accelerate", "numpy"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "missing"
+    torch = sys.modules.get("torch")  # who trains has it; who reads a folder need not wait for it
+    if torch is not None and torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
     return found
 
 
@@ -259,7 +262,9 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in json.loads(text).items() if v is not None}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_run(out: Path) -> dict[str, Any]:
+    """Return what a run folder says the run is: its config, what was decided, versions."""
+    path = out / _RUN
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
