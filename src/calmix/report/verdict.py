@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from calmix.report.reliability import wilson
 from calmix.report.runs import Judged
 
-__all__ = ["Finding", "Tone", "Verdict", "find", "prepare_verdict"]
+__all__ = ["Finding", "Said", "Tone", "Verdict", "find", "prepare_verdict"]
 
 Tone = Literal["honest", "uneven", "sure", "modest", "unknown"]
 
@@ -19,6 +19,7 @@ _CLOSE = 0.03
 _UNEVEN = 0.05
 # Fewer rows than this say nothing about a range of confidence.
 _FEW = 20
+_GRAVITY: tuple[Tone, ...] = ("honest", "unknown", "modest", "uneven", "sure")
 
 _HEADLINES: dict[Tone, str] = {
     "honest": "Its confidence can be trusted",
@@ -37,23 +38,38 @@ _OUTSIDE: dict[Tone, str] = {
 
 
 @dataclass(frozen=True)
+class Said:
+    """What some predictions say, and how often they are right."""
+
+    says: float
+    """Their mean confidence."""
+    right: tuple[float, float]
+    """The 95 % interval of their accuracy."""
+    rows: int
+
+    def shows(self, tone: Tone) -> bool:
+        """Return whether a reader who sees these numbers, as they are printed, finds the tone in them."""
+        says, (low, high) = _whole(self.says), map(_whole, self.right)
+        beyond = max(low - says, says - high)
+        return {
+            "honest": beyond <= 100 * _CLOSE,
+            "uneven": beyond > 0,
+            "sure": says > high,
+            "modest": says < low,
+            "unknown": beyond <= 0,
+        }[tone]
+
+
+@dataclass(frozen=True)
 class Finding:
-    """How confidence and accuracy compare on one data set, overall and where most of the predictions are."""
+    """How confidence and accuracy compare on one data set: over all rows, and in each tenth of the scale."""
 
     tone: Tone
     gap: float
     """Mean confidence minus accuracy: above 0 is too sure."""
-    low: float
-    high: float
-    """Its 95 % interval."""
-    window: tuple[float, float]
-    """The tenth of the scale that holds most of the predictions."""
-    says: float
-    """The mean confidence there."""
-    right: tuple[float, float]
-    """The 95 % interval of the accuracy there."""
-    rows: int
-    """How many predictions are there."""
+    overall: Said
+    tenths: dict[int, Said]
+    """Those that hold enough rows to say something, the fullest first."""
 
 
 @dataclass(frozen=True)
@@ -66,55 +82,83 @@ class Verdict:
     caveats: tuple[str, ...]
 
 
-def find(judged: Judged, window: tuple[float, float] | None = None) -> Finding:
-    """Return how honest the model, as it is handed out, is on a data set; in a given window, or where most rows are."""
+def find(judged: Judged) -> Finding:
+    """Return how honest the model, as it is handed out, is on a data set."""
     probs = judged.probs["after"]
     confidence = probs.max(axis=1)
     hit = probs.argmax(axis=1) == judged.labels
-    difference = confidence - hit
-    gap = float(difference.mean())
-    half = 1.96 * float(difference.std(ddof=1)) / np.sqrt(len(hit)) if len(hit) > 1 else 1.0
-    low, high = max(-1.0, gap - half), min(1.0, gap + half)
-    if window is None:
-        tenth = int(np.bincount(_tenth(confidence), minlength=10).argmax())
-        window = (tenth / 10, (tenth + 1) / 10)
-    inside = _tenth(confidence) == round(10 * window[0])
-    rows = int(inside.sum())
+    overall = _overall(confidence, hit)
+    place = _tenth(confidence)
+    counts = np.bincount(place, minlength=10)
+    tenths = {}
+    for tenth in np.argsort(-counts, kind="stable").tolist():
+        inside, rows = place == tenth, int(counts[tenth])
+        if rows >= _FEW:
+            tenths[tenth] = Said(float(confidence[inside].mean()), wilson(int(hit[inside].sum()), rows), rows)
+    fullest = next(iter(tenths.values()), overall)
     return Finding(
-        tone=_tone(low, high, judged.figures["after"].get("debiased_ece")),
-        gap=gap,
-        low=low,
-        high=high,
-        window=window,
-        says=float(confidence[inside].mean()) if rows else float("nan"),
-        right=wilson(int(hit[inside].sum()), rows) if rows else (0.0, 1.0),
-        rows=rows,
+        tone=_tone(overall, fullest, judged.figures["after"].get("debiased_ece")),
+        gap=float((confidence - hit).mean()),
+        overall=overall,
+        tenths=tenths,
     )
 
 
+def _overall(confidence: NDArray[np.float64], hit: NDArray[np.bool_]) -> Said:
+    """Return what all rows say; the interval is that of confidence minus hit, which varies less than the hits alone."""
+    says, rows = float(confidence.mean()), len(hit)
+    if hit.all() or not hit.any():  # nothing varies, and yet little may be known
+        return Said(says, wilson(int(hit.sum()), rows), rows)
+    accuracy, half = float(hit.mean()), 1.96 * float((confidence - hit).std(ddof=1)) / np.sqrt(rows)
+    return Said(says, (max(0.0, accuracy - half), min(1.0, accuracy + half)), rows)
+
+
 def prepare_verdict(judged: Sequence[Judged]) -> Verdict:
-    """Return the verdict on a model from the data sets it was judged on: the first in domain, and all outside."""
+    """Return the verdict on a model from the data sets it was judged on: the first in domain, and all outside.
+
+    Headline and sentence never disagree: the numbers are those of the fullest tenth of the scale in which the
+    headline can be seen, or of all rows.
+    """
     main = next((one for one in judged if not one.outside), judged[0])
     found = find(main)
-    outside = [(one, find(one, found.window)) for one in judged if one.outside and one is not main]
+    outside = {one.name.removeprefix("ood-"): find(one) for one in judged if one.outside and one is not main}
+    worst = max(outside.values(), key=lambda f: (_GRAVITY.index(f.tone), abs(f.gap)), default=None)
     headline = _HEADLINES[found.tone]
-    worst = max(outside, key=lambda pair: abs(pair[1].gap), default=None)
-    if worst is not None and worst[1].tone != found.tone:
-        headline += f"; {_OUTSIDE[worst[1].tone]}"
-    sentence = f"When it says {100 * found.says:.0f} %, it is right {_range(found.right)} of the time"
-    far = [(one, f) for one, f in outside if f.rows >= _FEW]
+    if worst is not None and worst.tone != found.tone:
+        headline += f"; {_OUTSIDE[worst.tone]}"
+    tenth = _telling(found)
+    said = found.overall if tenth is None else found.tenths[tenth]
+    how = "On average it says" if tenth is None else "When it says"
+    sentence = (
+        f"{how} {_whole(said.says)} %, {'and' if tenth is None else 'it'} is right {_range(said.right)} of the time"
+    )
+    far = {name: f for name, f in outside.items() if f.overall.rows >= _FEW}
     if far:
-        sentence += "; out of domain " + ", ".join(
-            f"{_range(f.right)} ({one.name.removeprefix('ood-')})" if len(far) > 1 else _range(f.right)
-            for one, f in far
-        )
+        parts = [_elsewhere(f, tenth, said.says) + (f" ({name})" if len(far) > 1 else "") for name, f in far.items()]
+        sentence += f"; out of domain {', '.join(parts)}"
     caveats = []
     if main.aside:
         caveats.append("Judged on dev rows, which chose the epoch and the temperature: this flatters. Give --test.")
     few = [one.title for one in judged if len(one.labels) < 200 and (one is main or not one.aside)]
     if few:
         caveats.append(f"Under 200 rows, calibration errors say little: {', '.join(few)}.")
-    return Verdict(found.tone if worst is None else _graver(found, worst[1]), headline, f"{sentence}.", tuple(caveats))
+    tones = [found.tone, *(f.tone for f in outside.values())]
+    return Verdict(max(tones, key=_GRAVITY.index), headline, f"{sentence}.", tuple(caveats))
+
+
+def _telling(found: Finding) -> int | None:
+    """Return the tenth of the scale to quote: the fullest that shows the tone; None: all rows."""
+    if found.tone == "unknown":
+        return None
+    return next((tenth for tenth, said in found.tenths.items() if said.shows(found.tone)), None)
+
+
+def _elsewhere(found: Finding, tenth: int | None, says: float) -> str:
+    """Return how often it is right out of domain, where it says the same; where that hides the tone, over all rows."""
+    there = None if tenth is None else found.tenths.get(tenth)
+    if there is not None and found.tone != "unknown" and Said(says, there.right, there.rows).shows(found.tone):
+        return _range(there.right)
+    return f"it says {_whole(found.overall.says)} % on average and is right {_range(found.overall.right)}"
 
 
 def _tenth(confidence: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -122,19 +166,19 @@ def _tenth(confidence: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.clip(np.ceil(10 * confidence - 1e-9).astype(np.int64) - 1, 0, 9)
 
 
-def _tone(low: float, high: float, debiased: float | None) -> Tone:
+def _tone(overall: Said, fullest: Said, debiased: float | None) -> Tone:
+    low, high = (overall.says - right for right in reversed(overall.right))
     if low > -_CLOSE and high < _CLOSE:
-        return "uneven" if debiased is not None and debiased > _UNEVEN else "honest"
-    if low > 0:
-        return "sure"
-    return "modest" if high < 0 else "unknown"
+        level = fullest.shows("honest") and not (debiased is not None and debiased > _UNEVEN)
+        return "honest" if level else "uneven"
+    # By what is printed: a difference that rounding hides is none.
+    return next((tone for tone in ("sure", "modest") if overall.shows(tone)), "unknown")
 
 
-def _graver(inside: Finding, outside: Finding) -> Tone:
-    order: tuple[Tone, ...] = ("honest", "unknown", "modest", "uneven", "sure")
-    return max(inside.tone, outside.tone, key=order.index)
+def _whole(share: float) -> int:
+    return round(100 * share)
 
 
 def _range(values: tuple[float, float]) -> str:
-    low, high = (round(100 * value) for value in values)
+    low, high = map(_whole, values)
     return f"{low} %" if low == high else f"{low}–{high} %"
