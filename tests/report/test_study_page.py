@@ -39,6 +39,7 @@ def outcome() -> dict[str, Any]:
                     rows.append({**about, "scaled": scaled, "n": 100, "seconds": 10.0 + k, **figures})
         for data in ("test", "ood-far"):
             tables.append(entry(method, data, "accuracy", False, 0.8, None if change is None else 0.0))
+            tables.append(entry(method, data, "nll", False, 0.5, None if change is None else 0.0))
             tables += [entry(method, data, "ece", s, 0.05 + (change or 0), change) for s in (False, True)]
     runs = [
         {"key": str(k), "task": "desk", "recipe": "erm", "seed": 0, "status": "finished", "error": None}
@@ -48,7 +49,7 @@ def outcome() -> dict[str, Any]:
     study = {
         "title": "A <i>study", "note": "", "tasks": ["desk"], "models": ["some/model"], "seeds": [0, 1], "bins": 15,
         "methods": [{"name": name} for name in METHODS], "settings": {"": {}}, "baseline": "plain", "spread": "std",
-        "figures": ["accuracy", "ece"],
+        "figures": ["accuracy", "ece", "nll"],
     }  # fmt: skip
     return {"format": 1, "calmix": "0", "versions": {}, "study": study, "runs": runs, "rows": rows, "tables": tables}
 
@@ -59,22 +60,42 @@ def folder(tmp_path: Path, outcome: dict[str, Any]) -> Path:
     return tmp_path
 
 
-def test_the_headline_names_the_method_that_beats_the_baseline_most_often(folder: Path, outcome: Any) -> None:
+def test_the_headline_names_the_method_that_beats_the_baseline_most_often_and_in_what(
+    folder: Path, outcome: Any
+) -> None:
     html = study_page(folder / "study.json")
-    assert "&lt;b&gt;mixup is better calibrated than plain in 4 of 4 comparisons." in html
+    assert "&lt;b&gt;mixup is better than plain in 4 of 8 comparisons." in html
+    assert "In domain: accuracy no different in 1, ECE better in 2 of 2, NLL no different in 1." in html
+    assert "Out of domain: accuracy no different in 1, ECE better in 2 of 2, NLL no different in 1." in html
+    for row in outcome["tables"]:
+        if row["method"] == "<b>mixup" and row["figure"] == "nll" and row["data"] == "ood-far":
+            row |= {"stands": True, "difference": 0.2}
+    (folder / "study.json").write_text(json.dumps(outcome))
+    html = study_page(folder / "study.json")
+    assert "&lt;b&gt;mixup is better than plain in 4 and worse in 1 of 8 comparisons." in html
+    assert "ECE better in 2 of 2, NLL worse in 1 of 1." in html
     for row in outcome["tables"]:
         row["stands"] = None if row["stands"] is None else False
     (folder / "study.json").write_text(json.dumps(outcome))
-    assert "No method is clearly better calibrated than plain." in study_page(folder / "study.json")
+    assert "No method is clearly better than plain." in study_page(folder / "study.json")
     outcome["tables"] = []
     (folder / "study.json").write_text(json.dumps(outcome))
     assert "There is nothing to compare yet." in study_page(folder / "study.json")
 
 
+def test_the_summary_counts_accuracy_ece_and_nll_in_and_out_of_domain(folder: Path) -> None:
+    html = study_page(folder / "study.json")
+    summary = html[html.index("<table") : html.index("</table>")]
+    heads = re.findall(r'<th scope="col">([^<]*)</th>', summary)
+    both = ["in domain", "out of domain"]
+    assert heads == ["method", *(f"{name}, {d}" for name in ("accuracy", "ECE", "ECE +TS", "NLL") for d in both)]
+    assert summary.count("1 worse") == 4
+
+
 def test_the_tables_are_those_of_the_study_with_what_stands(folder: Path) -> None:
     html = study_page(folder / "study.json")
     tables = dict(re.findall(r"<h3><bdi>([^<]*)</bdi></h3>(.*?)</table>", html, flags=re.DOTALL))
-    assert list(tables) == ["Accuracy (%)", "ECE (%)"]
+    assert list(tables) == ["Accuracy (%)", "NLL", "ECE (%)"]
     heads = re.findall(r'<th scope="col"><bdi>([^<]*)</bdi>', tables["ECE (%)"])
     assert heads == ["desk", "desk +TS", "desk → far", "desk → far +TS"]
     rows = re.findall(r'<tr><th scope="row">.*?</tr>', tables["ECE (%)"], flags=re.DOTALL)

@@ -14,6 +14,10 @@ __all__ = ["study_page", "write_study_page"]
 _FORMAT = 1
 # The figures that diagrams are made of.
 _DRAWN = ("task", "model", "setting", "method", "seed", "data", "domain", "scaled", "seconds", "accuracy", "ece", "oe")
+# What a study is summed up by: what it is called, and the figures that are it.
+_MEASURES = (("accuracy", ("accuracy", "mcc")), ("ECE", ("ece",)), ("NLL", ("nll",)))
+_HEADED = tuple(figure for _, figures in _MEASURES for figure in figures)
+_DOMAINS = (("in domain", False), ("out of domain", True))
 
 Verdict = Literal["better", "worse", "unclear"]
 
@@ -32,11 +36,13 @@ def study_page(file: Path) -> str:
     rows = [{name: row[name] for name in _DRAWN} for row in found["rows"] if row["data"] != "dev"]
     methods = [method["name"] for method in study["methods"]]
     runs = found["runs"]
+    headline, details = _headline(study["baseline"], methods, entries)
     return render_page(
         "study.html",
         data={"rows": rows, "methods": methods, "baseline": study["baseline"]},
         study=study,
-        headline=_headline(study["baseline"], methods, entries),
+        headline=headline,
+        details=details,
         summary=_summary(study["baseline"], methods, entries),
         tables=_tables(entries, study, methods),
         done=sum(run["status"] == "finished" for run in runs),
@@ -70,41 +76,54 @@ def _counts(entries: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {"better": told.count("better"), "worse": told.count("worse"), "all": len(told)}
 
 
-def _headline(baseline: str, methods: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> str:
-    """Return in a sentence which method's calibration beats the baseline's most often, if any does."""
-    found = {
-        method: _counts([e for e in entries if e["method"] == method and e["figure"] == "ece"])
-        for method in methods
-        if method != baseline
-    }
+def _headline(baseline: str, methods: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> tuple[str, list[str]]:
+    """Return which method beats the baseline most often, if any does, and in what: in domain and out of it."""
+    of = {method: [e for e in entries if e["method"] == method and e["figure"] in _HEADED] for method in methods}
+    found = {method: _counts(here) for method, here in of.items() if method != baseline}
     found = {method: counts for method, counts in found.items() if counts["all"]}
     if not found:
-        return "There is nothing to compare yet."
+        return "There is nothing to compare yet.", []
     best = max(found, key=lambda method: found[method]["better"] - found[method]["worse"])
-    counts = found[best]
-    if counts["better"] <= counts["worse"]:
-        return f"No method is clearly better calibrated than {baseline}."
-    often = f"{counts['better']} of {counts['all']} comparisons"
-    worse = f", and worse in {counts['worse']}" if counts["worse"] else ""
-    return f"{best} is better calibrated than {baseline} in {often}{worse}."
+    if found[best]["better"] <= found[best]["worse"]:
+        return f"No method is clearly better than {baseline}.", []
+    details = []
+    for title, outside in _DOMAINS:
+        here = [e for e in of[best] if _is_outside(e) == outside]
+        told = [
+            f"{name} {_often(counts)}"
+            for name, figures in _MEASURES
+            if (counts := _counts([e for e in here if e["figure"] in figures]))["all"]
+        ]
+        details += [f"{title.capitalize()}: {', '.join(told)}."] if told else []
+    return f"{best} is {_often(found[best], f'than {baseline} ')}comparisons.", details
+
+
+def _often(counts: Mapping[str, int], than: str = "") -> str:
+    """Return how often something is better or worse, of all the times it was compared."""
+    better, worse, total = counts["better"], counts["worse"], counts["all"]
+    every = f"{total} " if than else f"{total}"
+    if not better and not worse:
+        return f"no different in {every}"
+    if not better or not worse:
+        return f"{'better' if better else 'worse'} {than}in {better or worse} of {every}"
+    return f"better {than}in {better} and worse in {worse} of {every}"
+
+
+def _is_outside(entry: Mapping[str, Any]) -> bool:
+    return str(entry["data"]).startswith("ood-")
 
 
 def _summary(baseline: str, methods: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return, for each method but the baseline, how often a figure is better or worse, in and out of domain."""
     groups: list[tuple[str, list[Mapping[str, Any]]]] = []
-    for title, figures, scaled in (
-        ("accuracy", ("accuracy", "mcc"), False),
-        ("ECE", ("ece",), False),
-        ("ECE +TS", ("ece",), True),
-    ):
-        for outside in (False, True):
-            here = [
-                e
-                for e in entries
-                if e["figure"] in figures and e["scaled"] == scaled and e["data"].startswith("ood-") == outside
-            ]
-            if any(e["stands"] is not None for e in here):
-                groups.append((f"{title}, {'out of' if outside else 'in'} domain", here))
+    for name, figures in _MEASURES:
+        for scaled in (False, True):
+            for title, outside in _DOMAINS:
+                here = [
+                    e for e in entries if e["figure"] in figures and e["scaled"] == scaled and _is_outside(e) == outside
+                ]
+                if any(e["stands"] is not None for e in here):
+                    groups.append((f"{name}{' +TS' if scaled else ''}, {title}", here))
     rows = [
         (method, [_counts([e for e in here if e["method"] == method]) for _, here in groups])
         for method in methods
