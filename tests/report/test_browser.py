@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from calmix.data import Examples, apply_decisions, read_decisions
-from calmix.report import read_run, write_run_page
+from calmix.report import prepare_reliability, read_run, write_run_page
 
 pytestmark = pytest.mark.usefixtures("chromium")
 SIZES = [(1280, 800, "light"), (390, 844, "light"), (1280, 800, "dark")]
@@ -40,6 +40,31 @@ def test_diagrams_follow_their_choices(open_page: Any, make_run: Any) -> None:
     assert page.locator("#reliability figure").count() == 3
     page.select_option("#confusion-set", label="far, out of domain")
     assert page.locator(".confusion:visible").count() == 1
+
+
+def test_bins_of_a_handful_of_rows_are_pale_and_not_joined(open_page: Any, make_run: Any) -> None:
+    folder = make_run()
+    page, test = open_page(write_run_page(folder)), read_run(folder).judged[0]
+    curve = prepare_reliability(test.probs["after"], test.labels, bins=10)
+    few = int((curve.rows < 10).sum())
+    assert 0 < few < len(curve.rows)
+    page.select_option("#stage", "after")
+    panel = page.locator("#reliability figure").first
+    assert panel.locator(".dot.few").count() == few
+    assert panel.locator("path.line").get_attribute("d").count("L") == len(curve.rows) - few - 1
+
+
+def test_it_prints_whole_and_with_its_map(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run()), width=703, height=994)
+    page.emulate_media(media="print")
+    page.pdf(format="A4", print_background=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 703
+    right = page.evaluate("[...document.querySelectorAll('table')].map((t) => t.getBoundingClientRect().right)")
+    assert max(right) <= 703
+    assert page.locator(".controls").first.is_hidden()
+    # A canvas that was resized and not drawn again is black.
+    paper = page.evaluate("[...document.getElementById('points').getContext('2d').getImageData(2, 2, 1, 1).data]")
+    assert paper == [255, 255, 255, 255]
 
 
 def test_the_slider_tells_what_is_answered_and_what_goes_to_a_human(open_page: Any, make_run: Any) -> None:

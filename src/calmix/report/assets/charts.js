@@ -31,8 +31,8 @@ const key = (series, text) => element("span", {}, element("span", { class: `swat
 function dot(x, y, series, hint) {
   const square = series % 2 === 0;
   const made = square
-    ? shape("rect", { class: `dot s${series}`, x: x - 3.5, y: y - 3.5, width: 7, height: 7 })
-    : shape("circle", { class: `dot s${series}`, cx: x, cy: y, r: 4 });
+    ? shape("rect", { class: `dot s${series}`, x: x - 4, y: y - 4, width: 8, height: 8 })
+    : shape("circle", { class: `dot s${series}`, cx: x, cy: y, r: 4.5 });
   made.append(shape("title", {}, hint));
   return made;
 }

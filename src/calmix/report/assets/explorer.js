@@ -125,11 +125,12 @@ async function showExplorer() {
     clearTimeout(settling);
     if (fast) settling = setTimeout(() => draw(), 120);
     if (waiting) return;
-    waiting = requestAnimationFrame(() => {
-      waiting = 0;
-      cloud.draw({ style, palette, paper, ringed: samples.suspects, ring: red, shown, fast: fast && n > 20000 });
-      axes();
-    });
+    waiting = requestAnimationFrame(() => { waiting = 0; drawNow(fast && n > 20000); });
+  }
+
+  function drawNow(fast) {
+    cloud.draw({ style, palette, paper, ringed: samples.suspects, ring: red, shown, fast });
+    axes();
   }
 
   function axes() {
@@ -143,6 +144,8 @@ async function showExplorer() {
     made.push(shape("text", { x: 12, y: cloud.height / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${cloud.height / 2})` }, "confidence →"));
     if (lasso) made.push(shape("polygon", { class: "lasso", points: lasso.map((at) => at.join(",")).join(" ") }));
     if (spot >= 0) made.push(shape("circle", { class: "spot", cx: cloud.across(samples.variability[spot]), cy: cloud.down(samples.confidence[spot]), r: 7 }));
+    // As the canvas: where a printer stretches one, it stretches the other.
+    overlay.setAttribute("viewBox", `0 0 ${cloud.width} ${cloud.height}`);
     overlay.replaceChildren(...made);
   }
 
@@ -343,7 +346,8 @@ async function showExplorer() {
   byId("forget").addEventListener("click", () => { decisions.clear(); refresh(); });
   const renew = () => { paper = colour("--card"); red = colour("--c3"); paint(); };
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", renew);
-  new ResizeObserver(() => { cloud.resize(); draw(); }).observe(canvas);
+  // At once: a printer does not wait for the next frame, and a canvas of another size is empty.
+  new ResizeObserver(() => { cloud.resize(); drawNow(false); }).observe(canvas);
   paint();
   refresh();
 }

@@ -1,4 +1,6 @@
 // Reliability diagrams: one panel for each data set, with the histogram of confidence below it.
+const FEW = 10;
+
 function reliabilityPanel(title, curves, note) {
   const plot = frame({ height: 370, bottom: 108, x: [0, 1], y: [0, 1], xLabel: "", yLabel: "accuracy", xTicks: [], yTicks: [0, 0.2, 0.4, 0.6, 0.8, 1], yText: (v) => `${Math.round(100 * v)}%`, label: `Reliability diagram of ${title}; the numbers are in the tables below` });
   const { svg, X, Y } = plot;
@@ -6,14 +8,18 @@ function reliabilityPanel(title, curves, note) {
   const base = 335, tall = 60;
   const most = Math.max(1, ...curves.flatMap(({ curve }) => curve.rows));
   curves.forEach(({ name, series, curve }, which) => {
-    const upper = curve.confidence.map((c, i) => [X(c), Y(curve.high[i])]);
-    const lower = curve.confidence.map((c, i) => [X(c), Y(curve.low[i])]).reverse();
-    svg.append(shape("path", { class: `band s${series}`, d: `${path([...upper, ...lower])}Z` }));
-    svg.append(shape("path", { class: `line s${series}`, d: path(curve.confidence.map((c, i) => [X(c), Y(curve.accuracy[i])])) }));
+    // A handful of rows is all right or all wrong by chance: shown, but not joined to the rest.
+    const joined = curve.confidence.map((c, i) => [c, i]).filter(([, i]) => curve.rows[i] >= FEW);
+    const upper = joined.map(([c, i]) => [X(c), Y(curve.high[i])]);
+    const lower = joined.map(([c, i]) => [X(c), Y(curve.low[i])]).reverse();
+    svg.append(shape("path", { class: `band s${series}`, d: joined.length ? `${path([...upper, ...lower])}Z` : "" }));
+    svg.append(shape("path", { class: `line s${series}`, d: path(joined.map(([c, i]) => [X(c), Y(curve.accuracy[i])])) }));
     const wide = (X(1) - X(0)) / curve.bins, share = wide / curves.length;
     curve.confidence.forEach((c, i) => {
       const hint = `${name}: says ${percent(c)}, right ${percent(curve.accuracy[i])} (${percent(curve.low[i])} to ${percent(curve.high[i])}) of ${count(curve.rows[i])}`;
-      svg.append(dot(X(c), Y(curve.accuracy[i]), series, hint));
+      const point = dot(X(c), Y(curve.accuracy[i]), series, hint);
+      if (curve.rows[i] < FEW) point.classList.add("few");
+      svg.append(point);
       const height = (tall * curve.rows[i]) / most;
       const bar = shape("rect", { class: `bar s${series}`, x: X(0) + wide * curve.bin[i] + share * which + 0.5, y: base - height, width: Math.max(1, share - 1), height });
       bar.append(shape("title", {}, hint));

@@ -27,7 +27,7 @@ function cloudPanel(title, points, { x, y, plainX = false, diagonal = false }) {
   const plot = frame({ height: 290, x: xs, y: ys, xLabel: x, yLabel: y, xTicks: ticks(...xs, 4), yTicks: ticks(...ys, 5), xText: plainX ? String : share, yText: share, label: `${y} against ${x}, ${title}; the numbers are in the tables below` });
   if (diagonal) { const end = Math.min(xs[1], ys[1]); plot.svg.append(shape("line", { class: "ideal", x1: plot.X(0), y1: plot.Y(0), x2: plot.X(end), y2: plot.Y(end) })); }
   const text = plainX ? (v) => fixed(v, 1) : percent;
-  for (const p of points) for (const [sx, sy] of p.seeds) plot.svg.append(mark(plot.X(sx), plot.Y(sy), p.method, `${p.method}, one seed: ${x} ${text(sx)}, ${y} ${percent(sy)}`, 0.5));
+  for (const p of points) for (const [sx, sy] of p.seeds) plot.svg.append(mark(plot.X(sx), plot.Y(sy), p.method, `${p.method}, one seed: ${x} ${text(sx)}, ${y} ${percent(sy)}`, 0.7));
   for (const p of points) plot.svg.append(mark(plot.X(p.x), plot.Y(p.y), p.method, `${p.method}: ${x} ${text(p.x)}, ${y} ${percent(p.y)}`));
   return plot.svg;
 }
@@ -40,7 +40,7 @@ function stripPanel(title, lines, name) {
     const y = plot.Y(lines.length - i - 0.5), label = visible(line.method);
     plot.svg.append(shape("line", { class: "grid", x1: plot.X(xs[0]), x2: plot.X(xs[1]), y1: y, y2: y }));
     plot.svg.append(shape("text", { x: 112, y: y + 4, "text-anchor": "end" }, label.length > 17 ? `${label.slice(0, 16)}…` : label, shape("title", {}, label)));
-    for (const v of line.values) plot.svg.append(mark(plot.X(v), y, line.method, `${line.method}: ${percent(v)}`, 0.6));
+    for (const v of line.values) plot.svg.append(mark(plot.X(v), y, line.method, `${line.method}: ${percent(v)}`, 0.75));
     plot.svg.append(mark(plot.X(mean(line.values)), y, line.method, `${line.method}, mean: ${percent(mean(line.values))}`));
   });
   return plot.svg;
