@@ -148,15 +148,13 @@ def prepare_verdict(judged: Sequence[Judged]) -> Verdict:
 
 def _telling(found: Finding) -> int | None:
     """Return the tenth of the scale to quote: the fullest that shows the tone; None: all rows."""
-    if found.tone == "unknown":
-        return None
     return next((tenth for tenth, said in found.tenths.items() if said.shows(found.tone)), None)
 
 
 def _elsewhere(found: Finding, tenth: int | None, says: float) -> str:
     """Return how often it is right out of domain, where it says the same; where that hides the tone, over all rows."""
     there = None if tenth is None else found.tenths.get(tenth)
-    if there is not None and found.tone != "unknown" and Said(says, there.right, there.rows).shows(found.tone):
+    if there is not None and Said(says, there.right, there.rows).shows(found.tone):
         return _range(there.right)
     return f"it says {_whole(found.overall.says)} % on average and is right {_range(found.overall.right)}"
 
