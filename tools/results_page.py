@@ -1,46 +1,64 @@
-"""Write docs/results.md from the outcomes of the studies: `python tools/results_page.py`.
+"""Write docs/results.md from the outcomes of the studies: `python tools/results_page.py [--from FOLDER]`.
 
-For each study in `studies/` that has an outcome in `results/NAME/` (its `--out`), the page takes the tables of
-`study.md`, in which a paper's figures stand beside ours, and in front of them what is said about them in
-`results/NAME/verdict.md`, if that is there.
+With `--from`, the outcomes of studies under FOLDER (FOLDER/NAME is the `--out` of studies/NAME.toml) are taken
+into `results/NAME` first, as far as they are not pictures or said twice: `study.md`, the figures of all runs
+(`study.parquet`), the tables with their tests (`tables.parquet`), what was asked and made (`about.json`).
+
+The page has of each study what is said about it in `results/NAME/verdict.md`, and the tables that the papers
+have, accuracy and ECE, in which a paper's figures stand beside ours; the others are in `study.md`.
 """
 
+import argparse
 import json
 import sys
 from pathlib import Path
 
-from calmix.data import write_text
+from calmix.data import read_table, write_json, write_table, write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """# Results
 
-The papers' tables, asked again with a small encoder and the training sizes that are stated. A figure in brackets is the paper's. Every section says which command made it; the figures of single runs are in `results/`.
+The papers' tables, asked again with a small encoder and the training sizes that are stated. A figure in brackets is the paper's. Every section says which command made it; NLL, Brier score, debiased ECE, AURC and the rest are in `results/NAME/study.md`, the figures of single runs in `results/NAME/study.parquet`.
 """  # noqa: E501
+TAKEN = ("Accuracy (%)", "MCC", "ECE (%)")
+"""The tables, by their headings, that are on the page."""
+
+
+def take(name: str, outcome: Path, folder: Path) -> None:
+    """Take the outcome of a study into the folder of its results."""
+    found = json.loads((outcome / "study.json").read_text(encoding="utf-8"))
+    about = {key: value for key, value in found.items() if key not in ("rows", "tables")}
+    write_json(folder / "about.json", about)
+    write_text(folder / "study.md", (outcome / "study.md").read_text(encoding="utf-8"))
+    write_table(read_table(outcome / "study.parquet"), folder / "study.parquet")
+    write_table(read_table(outcome / "tables.csv"), folder / "tables.parquet")
+    print(f"results/{name}: {sum(run['status'] == 'finished' for run in found['runs'])} runs")
 
 
 def section(name: str, folder: Path) -> str:
     """Return one study's part of the page."""
-    outcome = json.loads((folder / "study.json").read_text(encoding="utf-8"))
+    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     title, _, body = (folder / "study.md").read_text(encoding="utf-8").partition("\n")
-    models = ", ".join(Path(model).name for model in outcome["study"]["models"])
-    made = f"`calmix study studies/{name}.toml --out results/{name}`, {models}, seeds "
-    made += f"{', '.join(map(str, outcome['study']['seeds']))}; calmix {outcome['calmix']}, "
-    made += "; ".join(
-        f"torch {found['torch']}" + f" on {found['gpu']}" * ("gpu" in found) for found in outcome["made_with"]
-    )
-    made += "."
+    head, *tables = body.split("\n## ")
+    models = ", ".join(Path(model).name for model in about["study"]["models"])
+    made = f"`calmix study studies/{name}.toml --out {name}`, {models}, seeds "
+    made += f"{', '.join(map(str, about['study']['seeds']))}; calmix {about['calmix']}, "
+    made += "; ".join(f"torch {found['torch']} on {found.get('gpu', found['machine'])}" for found in about["made_with"])
     verdict = folder / "verdict.md"
-    said = verdict.read_text(encoding="utf-8").strip() + "\n" if verdict.is_file() else ""
-    # Headings of the tables go below the study's own.
-    return "\n".join(
-        [f"## {title.removeprefix('# ')}", "", made, "", said, body.replace("\n## ", "\n### ").strip(), ""]
+    said = verdict.read_text(encoding="utf-8").strip() if verdict.is_file() else ""
+    shown = [f"### {table.strip()}" for table in tables if table.startswith(tuple(f"{heading}\n" for heading in TAKEN))]
+    return "\n\n".join(
+        [f"## {title.removeprefix('# ')}", f"{made}.", *([said] if said else []), head.strip(), *shown, ""]
     )
 
 
-def main(root: Path = ROOT) -> None:
+def main(root: Path = ROOT, outcomes: Path | None = None) -> None:
     """Write the page."""
     names = [path.stem for path in sorted((root / "studies").glob("*.toml"))]
-    there = [name for name in names if (root / "results" / name / "study.json").is_file()]
+    for name in names if outcomes is not None else ():
+        if (outcomes / name / "study.json").is_file():
+            take(name, outcomes / name, root / "results" / name)
+    there = [name for name in names if (root / "results" / name / "about.json").is_file()]
     if not there:
         sys.exit("no study has an outcome in results/ yet")
     write_text(root / "docs" / "results.md", HEAD + "\n" + "\n".join(section(n, root / "results" / n) for n in there))
@@ -48,4 +66,6 @@ def main(root: Path = ROOT) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--from", dest="outcomes", type=Path, help="folder with the --out folders of studies")
+    main(outcomes=parser.parse_args().outcomes)

@@ -28,12 +28,20 @@ def test_each_study_that_has_an_outcome_is_a_section(tool: Any, finished: Any, t
         tool.main(tmp_path)
     place = tmp_path / "results" / "mine"
     place.mkdir(parents=True)
-    for name in ("study.md", "study.json"):
-        shutil.copy(finished.order.out / name, place / name)
     (place / "verdict.md").write_text("Nothing reproduced.\n")
+    outcomes = tmp_path / "outcomes"
+    outcomes.mkdir()
+    shutil.copytree(finished.order.out, outcomes / "mine", ignore=shutil.ignore_patterns("runs"))
+    tool.main(tmp_path, outcomes)
+    # What was taken is enough to make the page again.
+    shutil.rmtree(outcomes)
     tool.main(tmp_path)
+    taken = {path.name for path in place.iterdir()}
+    assert taken == {"about.json", "study.md", "study.parquet", "tables.parquet", "verdict.md"}
     page = (tmp_path / "docs" / "results.md").read_text()
     assert "## Two \\| ways\n" in page
-    assert "`calmix study studies/mine.toml --out results/mine`, bert-3-2, seeds 0, 1" in page
+    assert "`calmix study studies/mine.toml --out mine`, bert-3-2, seeds 0, 1" in page
     assert page.index("Nothing reproduced.") < page.index("### ECE (%)")
+    assert "### Accuracy (%)" in page
+    assert "### NLL" not in page
     assert "open" not in page
