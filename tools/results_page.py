@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from calmix.data import read_table, write_json, write_table, write_text
+from calmix.report.titles import model_title
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """# Results
@@ -40,7 +41,7 @@ def section(name: str, folder: Path) -> str:
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     title, _, body = (folder / "study.md").read_text(encoding="utf-8").partition("\n")
     head, *tables = body.split("\n## ")
-    models = ", ".join(Path(model).name for model in about["study"]["models"])
+    models = ", ".join(model_title(model) for model in about["study"]["models"])
     made = f"`calmix study studies/{name}.toml --out {name}`, {models}, seeds "
     made += f"{', '.join(map(str, about['study']['seeds']))}; calmix {about['calmix']}, "
     made += "; ".join(f"torch {found['torch']} on {found.get('gpu', found['machine'])}" for found in about["made_with"])

@@ -130,3 +130,21 @@ def test_a_forgotten_table_is_said(calmix: Any, trained: Path) -> None:
     ended = calmix("distil", trained)
     assert ended.code == 2
     assert "Missing argument" in ended.err
+
+
+def test_an_encoder_teaches_a_sentence_cnn(calmix: Any, trained: Path, files: Any, place: Path) -> None:
+    (place / "v.txt").write_text("cat 1 2 3\nrain 4 5 6\n")
+    words = (
+        "distil",
+        trained,
+        files["train"],
+        "--dev",
+        files["dev"],
+        "--student",
+        "sentence-cnn",
+        "--vectors",
+        "v.txt",
+    )
+    ended = calmix(*words, "--epochs", 1, "--no-report", "--out", "student")
+    assert ended.code == 0, ended.err
+    assert calmix("predict", "student", files["texts"]).code == 0

@@ -210,3 +210,16 @@ def test_training_on_images_is_refused_in_one_line(calmix: Any, checkpoint: Any,
     assert ended.err.strip().endswith("images: holds images; training on images is not there yet")
     assert len(ended.err.strip().splitlines()) == 1
     assert not (place / "run").exists()
+
+
+def test_a_sentence_cnn_begins_with_vectors_from_a_file(calmix: Any, files: Any, place: Path) -> None:
+    (place / "v.txt").write_text("cat 1 2 3\nrain 4 5 6\n")
+    words = ("train", files["train"], "--dev", files["dev"], "--epochs", 1, "--no-report")
+    ended = calmix(*words, "--model", "sentence-cnn", "--vectors", "v.txt", "--out", "run")
+    assert ended.code == 0, ended.err
+    assert "2 of the" in ended.err
+    assert calmix("predict", "run", files["texts"]).code == 0
+    for wrong in (("--vectors", "v.txt"), ("--model", "sentence-cnn", "--vectors", "none.txt")):
+        ended = calmix(*words, *wrong, "--out", "other")
+        assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
+    assert not (place / "other").exists()

@@ -67,3 +67,15 @@ def test_the_example_study_runs_on_the_shipped_messages(checkpoint: Any, tmp_pat
     done = outcome(prepared)
     assert {row["data"] for row in done.rows} == {"dev", "test", "ood-ood"}
     assert {row["method"] for row in done.rows} == {method.name for method in prepared.plan.study.methods}
+
+
+def test_word_vectors_are_looked_for_in_the_data_folder(written: Any, data: Path, tmp_path: Path) -> None:
+    (data / "v.txt").write_text("cat 1 2 3\nbread 3 2 1\n")
+    order = Order(written('[[method]]\nrecipe = "erm"\n'), tmp_path / "out", data=data, models=("sentence-cnn:v.txt",))
+    prepared = prepare(order)
+    assert conduct(prepared).failed == 0
+    outcome(prepared)
+    assert "v.txt" in (tmp_path / "out" / "study.json").read_text()
+    assert str(data) not in (tmp_path / "out" / "study.json").read_text()
+    with pytest.raises(InputError, match="no such file of word vectors"):
+        prepare(Order(order.study_file, tmp_path / "other", data=data, models=("sentence-cnn:none.txt",)))

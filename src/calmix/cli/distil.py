@@ -28,7 +28,10 @@ def distil(
         typer.Argument(metavar="TRAIN", help="CSV, TSV, JSONL or Parquet file, or a hub data set; labels optional."),
     ],
     student: Annotated[
-        str, typer.Option(help="Folder or hub name of the model that learns, or `minilm`.", rich_help_panel=_PANEL)
+        str,
+        typer.Option(
+            help="Folder or hub name of the model that learns, `minilm`, or `sentence-cnn`.", rich_help_panel=_PANEL
+        ),
     ] = "minilm",
     alpha: Annotated[
         float, typer.Option(help="Weight of the labels; the teacher has the rest.", rich_help_panel=_PANEL)
@@ -67,13 +70,17 @@ def distil(
     Example: `calmix distil run train.csv --student distilbert-base-uncased --alpha 0.5 --tau 2 --out student`
     """
 
+    from calmix.models import with_vectors
+
+    learner = with_vectors(student, options.pop("vectors"))
+
     def run(source: str, **settings: Any) -> Any:
         from calmix.training import distil as run_distillation
 
         return run_distillation(
             teacher,
             source,
-            student=student,
+            student=learner,
             alpha=alpha,
             tau=tau,
             form=form.value,

@@ -101,6 +101,7 @@ def study(
 
 
 def _list(prepared: "Prepared") -> None:
+    from calmix.report.titles import model_title
     from calmix.study import state_of
 
     plan, storage = prepared.plan, prepared.storage
@@ -108,7 +109,7 @@ def _list(prepared: "Prepared") -> None:
         status = "done" if storage.finished(key) else "failed" if storage.failure(key) else "open"
         what = "map" if spec.what == "map" else spec.recipe + (f" on {spec.subset}" if spec.subset else "")
         options = "".join(f" {name}={value}" for name, value in spec.options.items())
-        print(plain(f"{key} {status:6} {spec.task} {Path(spec.model).name} {what}{options} seed {spec.seed}"))
+        print(plain(f"{key} {status:6} {spec.task} {model_title(spec.model)} {what}{options} seed {spec.seed}"))
     state = state_of(plan, storage)
     left = state.samples - state.samples_done
     print(f"{state.total} runs, {state.done} done, {state.failed} failed; {left:,} training samples to go")
@@ -126,12 +127,12 @@ def _print(done: "Outcome", page: Path | None) -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from calmix.report.titles import TITLES
+    from calmix.report.titles import TITLES, model_title
     from calmix.study.writing import column_title, shown
 
     console = Console(highlight=False)
     for table in done.tables:
-        about = " · ".join(part for part in (TITLES[table.figure], Path(table.model).name, table.setting) if part)
+        about = " · ".join(part for part in (TITLES[table.figure], model_title(table.model), table.setting) if part)
         grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(plain(about)), title_justify="left")
         grid.add_column("method", overflow="fold")
         for column in table.columns:

@@ -68,8 +68,15 @@ def train(
         str | None, typer.Option(help="`balanced`, or NAME=WEIGHT,NAME=WEIGHT.", rich_help_panel=_DATA)
     ] = None,
     model: Annotated[
-        str, typer.Option(help="Folder or hub name of a pretrained encoder, or `minilm`.", rich_help_panel=_TRAINING)
+        str,
+        typer.Option(
+            help="Folder or hub name of a pretrained encoder, `minilm`, or `sentence-cnn`.", rich_help_panel=_TRAINING
+        ),
     ] = "minilm",
+    vectors: Annotated[
+        str | None,
+        typer.Option(help="Word vectors for sentence-cnn: GloVe text, .xz, .gz or .zip.", rich_help_panel=_TRAINING),
+    ] = None,
     recipe: Annotated[
         str, typer.Option(help="Training method: see `calmix recipes`, or FILE.py:FUNCTION.", rich_help_panel=_TRAINING)
     ] = "erm",
@@ -181,7 +188,10 @@ def train(
     """
     options = dict(locals())
 
+    from calmix.models import with_vectors
     from calmix.training import train as run_training
+
+    options["model"] = with_vectors(model, options.pop("vectors"))
 
     learn(run_training, options.pop("train"), options)
 

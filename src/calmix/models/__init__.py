@@ -19,6 +19,7 @@ from calmix.models.loading import (
 )
 from calmix.models.predicting import Arithmetic, predict_logits
 from calmix.models.sites import Edit, Site, head_input, last_tokens, pooled, rewriting, site_of_layer
+from calmix.models.wordlevel import is_sentence_cnn, with_vectors, word_notes
 
 __all__ = [
     "KIND",
@@ -43,6 +44,7 @@ __all__ = [
     "head_of",
     "identity",
     "is_multiple_choice",
+    "is_sentence_cnn",
     "label_names_of",
     "last_tokens",
     "load",
@@ -60,5 +62,7 @@ __all__ = [
     "save_ensemble",
     "site_of_layer",
     "usable_length",
+    "with_vectors",
+    "word_notes",
     "write_beside",
 ]

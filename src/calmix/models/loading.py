@@ -14,10 +14,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.models.anatomy import anatomy
 from calmix.models.encoding import counts_from_padding
 from calmix.models.folding import forget_temperature
+from calmix.models.wordlevel import fresh_sentence_cnn, is_sentence_cnn, sentence_cnn_identity
 
 __all__ = [
     "identity",
@@ -51,6 +53,8 @@ def resolve(name: str) -> str:
 
 def identity(name: str) -> str:
     """Return what tells one pretrained model from another: a folder's content, or a hub name and revision."""
+    if is_sentence_cnn(name):
+        return sentence_cnn_identity(name)
     folder = Path(name)
     if folder.is_dir():
         digest = hashlib.sha256()
@@ -64,13 +68,20 @@ def identity(name: str) -> str:
     return f"{name}@{getattr(_config(name), '_commit_hash', None)}"
 
 
-def load_for_training(name: str, *, label_names: tuple[str, ...], choices: bool = False) -> tuple[nn.Module, Any]:
+def load_for_training(
+    name: str, *, label_names: tuple[str, ...], choices: bool = False, examples: Examples | None = None
+) -> tuple[nn.Module, Any]:
     """Return a model with a head for these labels, in float32, and its tokenizer.
 
     `name` is a folder or a name on the Hugging Face hub. A head that is missing or has another size is drawn
     anew from torch's global random state: seed it first. A decoder without a padding token lends its
-    end-of-sequence token, in the config too: that is how it finds where a text ends.
+    end-of-sequence token, in the config too: that is how it finds where a text ends. `examples` is the training set,
+    which a sentence CNN has its words from.
     """
+    if is_sentence_cnn(name):
+        if examples is None:
+            raise InputError(f"{name}: has its words from a training set, and none was given")
+        return fresh_sentence_cnn(name, examples, label_names=label_names)
     from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
     config = _config(name)
@@ -161,6 +172,8 @@ def _refuse_other_heads(name: str, config: Any) -> None:
 
 def _config(name: str) -> Any:
     from transformers import AutoConfig
+
+    import calmix.models.sentences  # noqa: F401 (makes transformers know its configuration)
 
     folder = Path(name)
     if folder.is_file():

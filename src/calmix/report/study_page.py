@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from calmix.errors import InputError
 from calmix.report.page import render_page, write_page
-from calmix.report.titles import DECIMALS, HIGHER, TITLES
+from calmix.report.titles import DECIMALS, HIGHER, TITLES, model_title
 
 __all__ = ["study_page", "write_study_page"]
 
@@ -49,7 +49,7 @@ def study_page(file: Path) -> str:
         runs=runs,
         failed=[run for run in runs if run["status"] == "failed"],
         made=json.dumps({name: found[name] for name in ("calmix", "versions", "study")}, indent=2, ensure_ascii=False),
-        short=lambda model: Path(model).name,
+        short=model_title,
     )
 
 
@@ -146,7 +146,7 @@ def _tables(
         columns = list(dict.fromkeys((e["task"], e["data"], e["scaled"], e["figure"]) for e in here))
         cells = {(e["method"], (e["task"], e["data"], e["scaled"], e["figure"])): _cell(e) for e in here}
         parts = [TITLES.get(figure, figure)]
-        parts += [Path(model).name] if len(study["models"]) > 1 else []
+        parts += [model_title(model)] if len(study["models"]) > 1 else []
         parts += [setting] if setting else []
         shown = [method for method in methods if any(e["method"] == method for e in here)]
         tables.append(

@@ -1,6 +1,8 @@
 """What figures are called, and how they read: shared by a study's tables and its page."""
 
-__all__ = ["DECIMALS", "HIGHER", "TITLES"]
+from pathlib import Path
+
+__all__ = ["DECIMALS", "HIGHER", "TITLES", "model_title"]
 
 TITLES = {
     "accuracy": "Accuracy (%)",
@@ -24,3 +26,8 @@ HIGHER = ("accuracy", "mcc", "macro_f1")
 
 DECIMALS = {"nll": 3, "brier": 3, "seconds": 1}
 """Of the figures that are no percentage."""
+
+
+def model_title(model: str) -> str:
+    """Return what a model is called in tables: the name of its folder; a sentence CNN without its word vectors."""
+    return Path(model.partition(":")[0] if model.startswith("sentence-cnn:") else model).name

@@ -36,6 +36,8 @@ class Job:
     """The folder of the run that guides it, or whose regions it trains on."""
     teacher: Path | None = None
     """The folder of the run that it learns from."""
+    model: str = ""
+    """What its model is loaded by."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ def job_of(spec: Spec, folders: Mapping[str, Path], library: Library) -> Job:
     """Return the job of a run whose needs are met; `folders` has every run's folder by key."""
     given = {name: folders[needed.key] for name, needed in spec.needs.items()}
     sets = library.sets(spec.task, spec.seed)
-    return Job(spec, folders[spec.key], sets, given.get("dynamics"), given.get("teacher"))
+    model = library.model(spec.model)
+    return Job(spec, folders[spec.key], sets, given.get("dynamics"), given.get("teacher"), model)
 
 
 def execute(jobs: Sequence[Job], *, on_progress: OnProgress | None = None) -> Iterator[tuple[Job, Failure | None]]:
@@ -102,7 +105,7 @@ def _run(job: Job, on_progress: OnProgress | None) -> None:
         survey(
             job.sets.train,
             out=job.folder,
-            model=spec.model,
+            model=job.model or spec.model,
             seed=spec.seed,
             filtered=True,
             judged=spec.judged,
@@ -122,7 +125,7 @@ def _asked(job: Job, on_progress: OnProgress | None) -> dict[str, Any]:
         "dev": job.sets.dev,
         "test": job.sets.test,
         "ood": job.sets.ood,
-        "model": spec.model,
+        "model": job.model or spec.model,
         "recipe": spec.recipe,
         "options": spec.options,
         "out": job.folder,

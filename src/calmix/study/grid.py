@@ -13,7 +13,7 @@ from calmix.data import Examples
 from calmix.data.gathering import TaskSets, gather, sampled
 from calmix.data.tasks import Task
 from calmix.mixing import choose
-from calmix.models import identity, resolve
+from calmix.models import identity, is_sentence_cnn, resolve
 from calmix.study.asking import Method, Study, check_training
 from calmix.training.folder import config_hash
 from calmix.training.naming import recipe_name
@@ -118,6 +118,13 @@ class Library:
             self._drawn[task, seed] = sampled(found.train, samples, seed)
         return TaskSets(self._drawn[task, seed], found.dev, found.test, found.ood)
 
+    def model(self, name: str) -> str:
+        """Return what a model is loaded by: a sentence CNN's word vectors may lie in the data folder."""
+        kind, _, file = name.partition(":")
+        if self.folder is None or not file or not is_sentence_cnn(name) or Path(file).exists():
+            return name
+        return f"{kind}:{(self.folder / file).absolute()}"
+
     def digests(self, task: str, seed: int) -> dict[str, str]:
         """Return what tells these data sets from others."""
         sets = self.sets(task, seed)
@@ -170,7 +177,7 @@ class _Planner:
     def __init__(self, study: Study, library: Library) -> None:
         self.study, self.library = study, library
         others = {study.map_model, *(method.teacher_model for method in study.methods)} - {""}
-        self.models = {name: identity(resolve(name)) for name in {*study.models, *others}}
+        self.models = {name: identity(resolve(library.model(name))) for name in {*study.models, *others}}
 
     def spec(self, method: Method, task: Task, model: str, settings: Mapping[str, Any], seed: int) -> Spec:
         """Return the run of a method on a task."""

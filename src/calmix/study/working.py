@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from calmix.data import write_json
+from calmix.report.titles import model_title
 from calmix.study.executing import Failure, Job, execute, is_untrimmed, job_of, trim
 from calmix.study.grid import Library, Plan, Spec
 from calmix.training import Progress
@@ -210,7 +211,9 @@ def _make(
 ) -> None:
     begun = state_of(plan, storage)
     spec = jobs[0].spec
-    current = f"{spec.task} · {Path(spec.model).name} · {spec.subset or spec.recipe if spec.what == 'train' else 'map'}"
+    current = (
+        f"{spec.task} · {model_title(spec.model)} · {spec.subset or spec.recipe if spec.what == 'train' else 'map'}"
+    )
 
     def show(progress: Progress) -> None:
         assert on_state is not None

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from calmix._version import __version__
 from calmix.data import write_json, write_table, write_text
-from calmix.report.titles import DECIMALS, TITLES
+from calmix.report.titles import DECIMALS, TITLES, model_title
 from calmix.study.collecting import figures_table
 from calmix.study.grid import Plan
 from calmix.study.papers import PaperFigures
@@ -210,7 +210,7 @@ def _made_with(plan: Plan, storage: Storage) -> list[dict[str, Any]]:
 
 def _heading(table: Table, models: Sequence[str]) -> str:
     parts = [TITLES[table.figure]]
-    parts += [Path(table.model).name] if len(models) > 1 else []
+    parts += [model_title(table.model)] if len(models) > 1 else []
     parts += [table.setting] if table.setting else []
     return _line(" · ".join(parts))
 

@@ -15,7 +15,17 @@ from torch import nn
 
 from calmix.errors import InputError
 from calmix.mixing import Recipe, Signal, choose, fill_tokens
-from calmix.models import KIND, Packed, encode, identity, load_for_training, resolve, usable_length
+from calmix.models import (
+    KIND,
+    Packed,
+    encode,
+    identity,
+    is_sentence_cnn,
+    load_for_training,
+    resolve,
+    usable_length,
+    word_notes,
+)
 from calmix.training.batches import TrainingSet, training_set
 from calmix.training.finishing import finish
 from calmix.training.folder import FinishedRun, abandon, begin_run, config_hash, find_run, locked
@@ -99,7 +109,7 @@ def stages(
         dev: data to choose the epoch and the temperature by; without it a share of `train` is split off.
         test: data to judge by; looked at once, at the end.
         ood: out-of-domain data to judge by, by name.
-        model: a folder, a hub name, or `minilm`.
+        model: a folder, a hub name, or `minilm`; `sentence-cnn`, or `sentence-cnn:FILE` with word vectors.
         recipe: the training method: a name, `file.py:function`, or a `Recipe`.
         options: the recipe's options.
         out: the run folder; an unfinished run of the same settings there is continued.
@@ -218,12 +228,16 @@ def stages(
         limit = tokenizer.model_max_length
         packed = {
             name: reused(
-                "tokens", (pretrained, limit, digest), partial(encode, sets.named()[name], tokenizer, max_length=limit)
+                "tokens",
+                (_words(pretrained, sets), limit, digest),
+                partial(encode, sets.named()[name], tokenizer, max_length=limit),
             )
             for name, digest in config["data"].items()
         }
         tell = on_note if on_note is not None and accelerator.is_main_process else None
-        notes = _told(sets.notes + _cut_notes(packed, limit) + record_notes(record), tell)
+        notes = _told(
+            sets.notes + word_notes(pretrained, network) + _cut_notes(packed, limit) + record_notes(record), tell
+        )
         data, fill = training_set(sets.train, packed["train"], weights), fill_tokens(tokenizer)
         rows = {name: len(examples) for name, examples in sets.named().items()}
         if dry_run:
@@ -335,9 +349,10 @@ def _network(
 
     def load() -> tuple[nn.Module, Any]:
         torch.manual_seed(seed)
-        return load_for_training(pretrained, label_names=names, choices=choices)
+        return load_for_training(pretrained, label_names=names, choices=choices, examples=sets.train)
 
-    network, tokenizer = reused("network", (pretrained, names, choices, seed), load, copied=_copied)
+    key = (_words(pretrained, sets), names, choices, seed)
+    network, tokenizer = reused("network", key, load, copied=_copied)
     if sets.train.kind != "choices":
         setattr(network.config, KIND, sets.train.kind)
     # Wherever the checkpoint goes, texts are cut where they were cut in training.
@@ -348,6 +363,11 @@ def _network(
         except ValueError:
             raise InputError(f"{pretrained}: its architecture cannot recompute activations") from None
     return network, tokenizer
+
+
+def _words(pretrained: str, sets: Sets) -> str:
+    """Return what decides about a model's vocabulary: the model alone, mostly."""
+    return f"{pretrained} {sets.train.digest()}" if is_sentence_cnn(pretrained) else pretrained
 
 
 def _copied(loaded: tuple[nn.Module, Any]) -> tuple[nn.Module, Any]:

@@ -173,7 +173,7 @@ def _recorded(
     accelerator = accelerator_for(precision, (), folder)
     torch.manual_seed(hyper["seed"])
     network, tokenizer = load_for_training(
-        pretrained, label_names=examples.label_names, choices=examples.kind == "choices"
+        pretrained, label_names=examples.label_names, choices=examples.kind == "choices", examples=examples
     )
     packed = encode(examples, tokenizer, max_length=usable_length(tokenizer, network.config, max_length))
     data = training_set(examples, packed).to(accelerator.device)
