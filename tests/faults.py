@@ -5,6 +5,7 @@ middle of writing a file: the system ends it at once each time, and nothing of P
 """
 
 import contextlib
+import importlib
 import json
 import os
 import resource
@@ -222,6 +223,10 @@ class Command:
 
 def commands(root: Path) -> dict[str, Command]:
     """Return the commands that are killed, with what they read made below a folder."""
+    for module in ("calmix.cli.main", "calmix.training", "calmix.report", "calmix.study"):
+        importlib.import_module(module)  # every copy of this process has it then already
+    for module in ("backend_agg", "backend_svg"):
+        importlib.import_module(f"matplotlib.backends.{module}")
     root.mkdir(parents=True, exist_ok=True)
     files = {name: _table(tiny.examples(n, seed=i), root / "data" / f"{name}.csv")
              for i, (name, n) in enumerate((("train", 16), ("dev", 12), ("test", 12)))}  # fmt: skip

@@ -4,6 +4,7 @@ Killed at every change of a file, at random moments, and in the middle of writin
 files are those of a run that was left alone, bit for bit. `tools/reliability_page.py` writes the table of it all.
 """
 
+import os
 import random
 from collections.abc import Callable
 from functools import cache, partial
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from faults import Command, Death, Ended, commands, forked, left_in
 
-pytestmark = pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 NAMES = ("train", "train, guided", "map", "distil", "calibrate", "study", "report")
 # Files larger than this cannot be written: run.toml and the state's JSON, logs and predictions, weights.
@@ -25,15 +26,6 @@ Reference = Callable[[str], tuple[Command, Ended, dict[str, Any]]]
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """Return `reference(name)`: a command, how it ends when it is left alone, and what it leaves."""
-    # Every copy has then imported them already.
-    import matplotlib.backends.backend_agg
-    import matplotlib.backends.backend_svg  # noqa: F401
-
-    import calmix.cli.main
-    import calmix.report
-    import calmix.study
-    import calmix.training  # noqa: F401
-
     root = tmp_path_factory.mktemp("faults")
     known = commands(root / "inputs")
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from calmix.data import atomic_path, open_bytes, write_json, write_text
-from calmix.data.files import compressed, is_left_over
+from calmix.data.files import compressed, is_left_over, naming
 from calmix.errors import InputError
 
 CONTENT = "a line\nand another é\n".encode() * 1000
@@ -113,6 +113,22 @@ def test_what_a_killed_process_was_writing_is_removed_by_the_next_and_a_living_o
         assert not is_left_over(path)
     write_text(path, "newer")
     assert sorted(os.listdir(tmp_path)) == sorted(["result.csv", living.name])
+
+
+def test_what_the_system_refuses_names_the_file_whichever_library_met_it(tmp_path):
+    class SafetensorError(Exception):
+        pass
+
+    errors = [OSError(28, "Error writing bytes. Detail: ..."), SafetensorError("I/O error: full (os error 28)")]
+    for error in errors:
+        with pytest.raises(OSError, match="No space left on device") as caught, atomic_path(tmp_path / "result.csv"):
+            raise error
+        assert (caught.value.errno, caught.value.filename) == (28, str(tmp_path / "result.csv"))
+    for error in (OSError("odd"), OSError(2, "gone", "other.csv"), SafetensorError("odd"), InputError("(os error 28)")):
+        with pytest.raises(type(error)) as caught, naming(tmp_path):
+            raise error
+        assert caught.value is error
+    assert os.listdir(tmp_path) == []
 
 
 def test_an_atomic_file_has_ordinary_permissions(tmp_path):

@@ -101,3 +101,22 @@ def test_where_seeds_are_trained_together_each_failure_is_its_own(
     monkeypatch.setattr(executing, "train_together", broken)
     found = {job.spec.seed: failure for job, failure in execute(jobs)}
     assert found[0].error == "RuntimeError: out of everything"
+
+
+def test_seeds_that_do_not_fit_into_memory_together_are_trained_one_by_one(
+    ready: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = ready('[[method]]\nrecipe = "erm"\n')
+    jobs = _jobs(prepared, prepared.plan.runs.values(), tmp_path / "runs")
+
+    def full(_asked: Any) -> Any:
+        raise executing.torch.OutOfMemoryError("CUDA out of memory")
+
+    made: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(executing.torch.cuda, "is_available", lambda: True)
+        patch.setattr(executing.torch.cuda, "empty_cache", lambda: None)
+        patch.setattr(executing, "train_together", full)
+        patch.setattr(executing, "train", lambda **asked: made.append(asked["seed"]))
+        assert [failure for _, failure in execute(jobs)] == [None, None]
+    assert made == [0, 1]

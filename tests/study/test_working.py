@@ -73,6 +73,20 @@ def test_what_a_killed_worker_left_is_tidied_by_the_next(ready: Any, monkeypatch
     assert {path.name for path in prepared.storage.root.iterdir()} == {key}
 
 
+def test_a_full_disk_is_no_runs_fault_and_stops_the_study(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = ready()
+
+    def full(*_args: Any, **_kwargs: Any) -> Any:
+        raise OSError(28, "No space left on device", "weights")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("calmix.study.executing.train", full)
+        with pytest.raises(OSError, match="No space left"):
+            work(prepared.plan, prepared.storage, prepared.library)
+    assert state_of(prepared.plan, prepared.storage).open == 4
+    assert work(prepared.plan, prepared.storage, prepared.library).done == 4
+
+
 def test_a_failure_is_noted_and_those_who_need_the_run_fail_with_it(ready: Any) -> None:
     prepared = ready()
     first = next(iter(prepared.plan.runs.values()))

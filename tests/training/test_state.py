@@ -47,6 +47,21 @@ def test_what_was_being_written_when_the_lights_went_out_is_not_seen(tmp_path: P
     assert latest(tmp_path) is None
 
 
+def test_a_checkpoint_that_could_not_be_written_leaves_nothing_and_the_one_before_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    save(tmp_path, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("calmix.training.state.write_text", full)
+        with pytest.raises(OSError, match="No space left"):
+            save(tmp_path, 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    assert latest(tmp_path) is not None
+
+
 def test_the_same_step_may_be_saved_again(tmp_path: Path) -> None:
     save(tmp_path, 1)
     save_state(tmp_path, 1, {"weights": {}}, {"second": True})

@@ -160,8 +160,9 @@ def _whole_table(train: str, examples: "Examples", columns: dict[str, Any]) -> t
     from calmix.data import read_table
     from calmix.data.columns import find_columns
     from calmix.data.origin import Origin
+    from calmix.data.reading import names_hub
 
-    if Path(train).is_file():
+    if not (names_hub(train) or Path(train).is_dir()):
         table = read_table(train)
         return table, find_columns(table, Origin(train), **columns).label or ""
     names = np.array(examples.label_names, dtype=object)

@@ -36,6 +36,7 @@ def subset(
     Park & Caragea (NAACL 2022), table 1: a third each, with and without the AUM filter.
     """
     from calmix.data import read_examples, read_table, write_table
+    from calmix.data.reading import names_hub
     from calmix.data.tables import check_writable
     from calmix.errors import InputError
     from calmix.training.mapping import known_dynamics, region_rows
@@ -53,6 +54,6 @@ def subset(
         raise InputError(f"{dynamics}: {error}") from None
     if len(rows) == 0:
         raise InputError(f"{dynamics}: no sample of {train} is in that region")
-    table = read_table(train) if Path(train).is_file() else examples.table
+    table = examples.table if names_hub(train) or Path(train).is_dir() else read_table(train)
     write_table(table.take(rows), out, guard=False)
     print(f"{len(rows):,} of {len(examples):,} samples: {out}")

@@ -4,6 +4,7 @@ import io
 import json
 import lzma
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ __all__ = [
     "atomic_path",
     "compressed",
     "is_left_over",
+    "naming",
     "open_bytes",
     "sync",
     "write_json",
@@ -129,13 +131,35 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             left.unlink(missing_ok=True)
     temporary = path.parent / f"{ours}{threading.get_native_id()}{path.suffix}"
     try:
-        yield temporary
-        sync(temporary)
-        os.replace(temporary, path)
+        with naming(path):
+            yield temporary
+            sync(temporary)
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     with suppress(OSError):  # not every system can sync a folder
         sync(path.parent)
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Have what the system refuses inside the block be an `OSError` that names the file, whichever library met it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        number = error.errno
+        cause: Exception = error
+    except Exception as error:
+        # safetensors has an error of its own for everything, with the system's number in its words.
+        found = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
+        if found is None:
+            raise
+        number, cause = int(found[1]), error
+    else:
+        return
+    raise OSError(number, os.strerror(number), str(path)) from cause
 
 
 def is_left_over(path: Path) -> bool:

@@ -14,7 +14,7 @@ from calmix.data.imagefolders import read_image_folder
 from calmix.data.origin import Origin
 from calmix.data.tables import FORMATS, format_of, read_table
 
-__all__ = ["read_examples"]
+__all__ = ["names_hub", "read_examples"]
 
 
 def read_examples(
@@ -64,7 +64,7 @@ def read_examples(
             return read_image_folder(name, label_names=label_names, labelled=labelled, split=split)
         except OSError as error:
             raise Origin(name).error(f"cannot be read ({error.strerror})") from error
-    if isinstance(source, str) and _names_hub(source):
+    if isinstance(source, str) and names_hub(source):
         table, origin = read_hub(source, split), Origin(source)
     else:
         table = read_table(name)
@@ -75,6 +75,7 @@ def read_examples(
     return examples_from_table(table, columns, origin, label_names=label_names, may_be_missing=labelled is None)
 
 
-def _names_hub(source: str) -> bool:
+def names_hub(source: str) -> bool:
+    """Return whether this is the name of a data set on the hub, and no file's, be that there or not."""
     looks_like_a_file = Path(source).suffix.lower() in {*FORMATS, *COMPRESSIONS} or os.path.exists(source)
     return not looks_like_a_file and is_hub_name(source)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from calmix.data import Examples
+from calmix.data.files import naming
 from calmix.errors import InputError
 from calmix.models.anatomy import anatomy
 from calmix.models.encoding import counts_from_padding
@@ -139,9 +140,9 @@ def load_trained(folder: str | Path) -> tuple[nn.Module, Any]:
 
 def save(model: nn.Module, tokenizer: Any, folder: Path) -> None:
     """Write an ordinary checkpoint that `from_pretrained` loads with nothing of ours installed."""
-    with _quiet():
+    with _quiet(), naming(folder):
         model.save_pretrained(folder)  # type: ignore[operator]
-    tokenizer.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
     for weights in folder.glob("*.safetensors"):
         # Written as a temporary file, that is, for nobody else to read.
         shutil.copymode(folder / "config.json", weights)

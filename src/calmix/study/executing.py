@@ -1,9 +1,11 @@
 """Training the runs of a study: those that differ only in their seed are handed over together."""
 
+import errno
 import shutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from calmix.training.mapping import TEXTS, known_dynamics, region_rows
 from calmix.training.together import train_together
 
 __all__ = ["Failure", "Job", "execute", "is_untrimmed", "job_of", "trim"]
+
+_NO_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 OnProgress = Callable[[Progress], None]
 
@@ -69,6 +73,7 @@ def execute(jobs: Sequence[Job], *, on_progress: OnProgress | None = None) -> It
         try:
             _run(job, on_progress)
         except Exception as error:  # a study goes on, whatever one of its runs dies of
+            _refuse_to_go_on(error)
             yield job, _failure(error)
         else:
             yield job, None
@@ -83,10 +88,28 @@ def _together(jobs: Sequence[Job], on_progress: OnProgress | None) -> Iterator[t
             yield job, _failure(error)
     try:
         made: Sequence[object] = train_together(list(asked.values()))
+    except torch.OutOfMemoryError:
+        # Together they need more memory than there is: one by one, then, and in parts if it must be.
+        torch.cuda.empty_cache()
+        made = [_outcome(partial(train, **each)) for each in asked.values()]
     except Exception as error:
         made = [error] * len(asked)
     for place, outcome in zip(asked, made, strict=True):
+        _refuse_to_go_on(outcome)
         yield jobs[place], _failure(outcome) if isinstance(outcome, Exception) else None
+
+
+def _outcome(make: Callable[[], object]) -> object:
+    try:
+        return make()
+    except Exception as error:
+        return error
+
+
+def _refuse_to_go_on(outcome: object) -> None:
+    """Raise what no run can be blamed for and all others would die of, too: a disk that takes nothing more."""
+    if isinstance(outcome, OSError) and outcome.errno in _NO_DISK:
+        raise outcome
 
 
 def _failure(error: Exception) -> Failure | None:

@@ -70,6 +70,9 @@ def _worker(order: Order, minutes: float | None, threads: int) -> None:
         work(mine.plan, mine.storage, mine.library, until=until)
     except KeyboardInterrupt:
         sys.exit(130)
+    except OSError as error:  # the disk is full: the runs stay to be made
+        print(f"calmix: a worker stopped: {error.filename}: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
 
 
 def conduct_on_ray(
@@ -126,7 +129,7 @@ def _settle(ray: Any, reference: Any) -> None:
         ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         cause = error.cause
-        raise cause if isinstance(cause, InputError) else error from None
+        raise cause if isinstance(cause, InputError | OSError) else error from None
     except ray.exceptions.RayError:
         return
 

@@ -1,6 +1,6 @@
 """An epoch laid out: which rows each step takes, in which shape, on this process."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,13 +87,13 @@ def epoch_steps(
     epoch: int,
     *,
     batch_size: int,
-    accumulate: int,
+    accumulate: int | Callable[[int], int],
     seed: int,
     rank: int,
     world: int,
     signals: Mapping[str, NDArray[Any]] | None = None,
 ) -> Iterator[list[Part]]:
-    """Yield the parts of each step of an epoch.
+    """Yield the parts of each step of an epoch; `accumulate` is how many, or tells it by the step's place.
 
     Every process lays out the same epoch and takes its share of each batch, so that the batch, and with it the
     gradient, is the same however many processes there are. The order goes to the device once.
@@ -101,13 +101,13 @@ def epoch_steps(
     batches = _laid_out(data, recipe, epoch, batch_size=batch_size, seed=seed, signals=signals or {})
     order = torch.from_numpy(np.concatenate(batches)).to(data.labels.device)
     start = 0
-    for batch in batches:
+    for place, batch in enumerate(batches):
         stop = start + len(batch)
         mine = np.arange(start, stop)[rank::world]
         # A process without a row must still take part in the exchange of gradients.
         idle = len(mine) == 0
         # Every so many-th row: a batch may have its easy half first, and each part should have some of both.
-        cut = min(accumulate, len(mine))
+        cut = min(accumulate(place) if callable(accumulate) else accumulate, len(mine))
         shares = [np.arange(start, start + 1)] if idle else [mine[i::cut] for i in range(cut)]
         step = [_part(data, share, batch[share - start], order, len(batch)) for share in shares]
         step[-1] = Part(step[-1].rows, step[-1].width, step[-1].choices, True, len(batch), not idle)

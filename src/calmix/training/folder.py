@@ -23,6 +23,7 @@ from calmix.errors import InputError
 __all__ = [
     "PART",
     "RECORDED",
+    "RUN",
     "Busy",
     "FinishedRun",
     "abandon",
@@ -42,7 +43,8 @@ __all__ = [
 ]
 
 _FINISHED = "metrics.json"
-_RUN = "run.toml"
+RUN = "run.toml"
+"""Where a run says what it is."""
 _LOCK = ".lock"
 PART = ".part"
 """A folder for what is not complete yet."""
@@ -72,7 +74,7 @@ def find_run(out: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
 
     A run goes on as it was begun. A folder that holds anything but this run, unfinished, is refused.
     """
-    if not (out / _RUN).is_file():
+    if not (out / RUN).is_file():
         _refuse_occupied(out)
         return None
     found = read_run(out)
@@ -95,14 +97,16 @@ def begin_run(out: Path, config: Mapping[str, Any], decided: Mapping[str, Any]) 
         "decided": dict(decided),
         "versions": versions(),
     }
-    write_text(out / _RUN, to_toml(body))
+    write_text(out / RUN, to_toml(body))
 
 
 def abandon(out: Path) -> None:
     """Take back the beginning of a run that failed before anything of it was worth keeping."""
-    others = [p for p in out.iterdir() if p.name not in (_RUN, _LOCK, "checkpoints")]
-    if not others and not any((out / "checkpoints").glob("step-*")):
-        (out / _RUN).unlink(missing_ok=True)
+    others = [p for p in out.iterdir() if p.name not in (RUN, _LOCK, "checkpoints")]
+    # What was learnt about the memory there is, is worth keeping.
+    learnt = (out / RUN).is_file() and "parts" in read_run(out).get("decided", {})
+    if not others and not learnt and not any((out / "checkpoints").glob("step-*")):
+        (out / RUN).unlink(missing_ok=True)
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
 
 
@@ -264,7 +268,7 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_run(out: Path) -> dict[str, Any]:
     """Return what a run folder says the run is: its config, what was decided, versions."""
-    path = out / _RUN
+    path = out / RUN
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -15,6 +15,7 @@ from torch import nn
 from calmix.mixing import Recipe
 from calmix.models import Packed
 from calmix.training.batches import TrainingSet
+from calmix.training.cutting import retried
 from calmix.training.guiding import Guidance
 from calmix.training.keeping import Fit
 from calmix.training.loop import Progress, fit
@@ -81,6 +82,10 @@ def alone(stages: Callable[P, Generator[Ready, Fit, Run]]) -> Callable[P, Run]:
 
     @wraps(stages)
     def train(*args: P.args, **asked: P.kwargs) -> Run:
+        settings: Any = {**asked, "on_note": said_once(asked.get("on_note"))}
+        return retried(lambda: once(*args, **settings))
+
+    def once(*args: P.args, **asked: P.kwargs) -> Run:
         making = stages(*args, **asked)
         ready = begun(making)
         if isinstance(ready, Run):
@@ -91,6 +96,16 @@ def alone(stages: Callable[P, Generator[Ready, Fit, Run]]) -> Callable[P, Run]:
             making.throw(error)  # so that what was begun is taken back
             raise
         return ended(making, done)
+
+    def said_once(note: Any) -> Any:
+        told: set[str] = set()
+
+        def tell(line: str) -> None:
+            if line not in told:
+                told.add(line)
+                note(line)
+
+        return None if note is None else tell
 
     train.__name__ = train.__qualname__ = "train"
     return train

@@ -55,6 +55,7 @@ class Keeper:
         self.run = Fit()
         self.best: Mapping[str, Tensor] | None = None
         self.before = 0.0
+        self.kept = 0  # the step of the newest checkpoint
 
     def resume(self) -> None:
         """Go on from the newest checkpoint, if there is one: the main process reads it for all."""
@@ -63,6 +64,7 @@ class Keeper:
             return
         tensors, facts = found
         self.run, self.best = Fit(**facts), tensors.get("best")
+        self.kept = self.run.step
         self.before = self.run.seconds
         self.model.load_state_dict(tensors["weights"])
         load_optimizer(self.stepper.optimizer, tensors["optimizer"])
@@ -132,7 +134,7 @@ class Keeper:
             if self.averaged is not None and self.averaged.means:
                 groups["averaged"] = self.averaged.tensors()
             save_state(self.out / "checkpoints", self.run.step, groups, vars(self.run))
-        self.saved = time.monotonic()
+        self.saved, self.kept = time.monotonic(), self.run.step
         return True
 
 

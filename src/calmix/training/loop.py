@@ -20,6 +20,7 @@ from calmix.mixing import Recipe
 from calmix.models import Packed, predict_logits
 from calmix.training.averaging import Averaged
 from calmix.training.batches import TrainingSet, epoch_steps
+from calmix.training.cutting import read_cuts
 from calmix.training.evaluating import json_safe
 from calmix.training.guiding import Guidance
 from calmix.training.interrupting import Interrupted, interrupts_held
@@ -88,13 +89,13 @@ def fit(
         data,
         recipe,
         batch_size=batch_size,
-        accumulate=accumulate,
         seed=seed,
         rank=accelerator.process_index,
         world=accelerator.num_processes,
         signals=guidance.columns,
     )
-    per_epoch = sum(1 for _ in layout(0))
+    per_epoch = sum(1 for _ in layout(0, accumulate=1))
+    cuts = read_cuts(out, accumulate=accumulate, batch_size=batch_size)
     steps = epochs * per_epoch
     rate_at = partial(learning_rate, steps=steps, peak=lr, warmup=warmup, schedule=schedule)
     averaged = Averaged([model], average, steps)
@@ -119,14 +120,15 @@ def fit(
                 if run.batch == 0:
                     guidance.begin_epoch(run.epoch)
                 model.train()
-                batches = list(layout(run.epoch))
+                batches = list(layout(run.epoch, accumulate=cuts.of_epoch(run.step - run.batch)))
                 # As far as can be told: epochs may become shorter or longer as regions are renewed.
                 steps = run.step - run.batch + (epochs - run.epoch) * len(batches)
                 for parts in batches[run.batch :]:
                     settled = False
                     # An epoch of another length (regions renewed) takes the same share of the schedule.
                     position = run.epoch * per_epoch + run.batch * per_epoch / len(batches)
-                    stepper.step(parts, run.step, rate_at(position))
+                    with cuts.watching(run.step, since=keeper.kept):
+                        stepper.step(parts, run.step, rate_at(position))
                     averaged.update()
                     run.step, run.batch = run.step + 1, run.batch + 1
                     settled = True
@@ -148,16 +150,20 @@ def fit(
                 elif run.epoch < epochs:
                     keeper.save_if_due()
     except KeyboardInterrupt:
-        keeper.read()
-        saved = settled and keeper.save()
-        what = "saved; the same command goes on from there" if saved else "not saved"
-        raise Interrupted(f"stopped at step {run.step} of {steps}, {what}") from None
+        raise _stopped(keeper, settled, steps) from None
 
     keeper.restore_best()
     unwrap(model)
     model.eval()
     run.seconds = keeper.seconds()
     return run
+
+
+def _stopped(keeper: Keeper, settled: bool, steps: int) -> Interrupted:
+    """Return what to raise for a Ctrl-C, the state of the run being saved if it can be."""
+    keeper.read()
+    what = "saved; the same command goes on from there" if settled and keeper.save() else "not saved"
+    return Interrupted(f"stopped at step {keeper.run.step} of {steps}, {what}")
 
 
 def _end_of_epoch(

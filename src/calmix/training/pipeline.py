@@ -27,6 +27,7 @@ from calmix.models import (
     word_notes,
 )
 from calmix.training.batches import TrainingSet, training_set
+from calmix.training.cutting import cut_notes
 from calmix.training.finishing import finish
 from calmix.training.folder import FinishedRun, abandon, begin_run, config_hash, find_run, locked
 from calmix.training.guiding import Guidance, Record, partner_notes, record_notes
@@ -236,7 +237,12 @@ def stages(
         }
         tell = on_note if on_note is not None and accelerator.is_main_process else None
         notes = _told(
-            sets.notes + word_notes(pretrained, network) + _cut_notes(packed, limit) + record_notes(record), tell
+            sets.notes
+            + word_notes(pretrained, network)
+            + _cut_notes(packed, limit)
+            + record_notes(record)
+            + cut_notes(decided.get("parts", []), config["recipe"]),
+            tell,
         )
         data, fill = training_set(sets.train, packed["train"], weights), fill_tokens(tokenizer)
         rows = {name: len(examples) for name, examples in sets.named().items()}

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from calmix.data import write_text
-from calmix.data.files import sync
+from calmix.data.files import naming, sync
 from calmix.training.folder import file_hash
 
 __all__ = ["latest", "load_optimizer", "optimizer_tensors", "save_state"]
@@ -28,19 +28,28 @@ def save_state(folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tenso
     final = folder / f"step-{step:08d}"
     scratch = folder / f".{final.name}"
     shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    sums = {}
-    for name, group in tensors.items():
-        file = scratch / f"{name}.safetensors"
-        save_file(_apart(group), file)
-        sync(file)
-        sums[file.name] = file_hash(file)
-    write_text(scratch / "state.json", json.dumps({"step": step, "sha256": sums, "facts": facts}, allow_nan=False))
+    try:
+        _write(scratch, step, tensors, facts)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)  # half of it would only fill the disk
+        raise
     shutil.rmtree(final, ignore_errors=True)
     os.rename(scratch, final)
     sync(folder)
     for old in sorted(folder.glob("step-*"))[:-_KEEP]:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def _write(scratch: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Mapping[str, Any]) -> None:
+    scratch.mkdir(parents=True)
+    sums = {}
+    for name, group in tensors.items():
+        file = scratch / f"{name}.safetensors"
+        with naming(file):
+            save_file(_apart(group), file)
+        sync(file)
+        sums[file.name] = file_hash(file)
+    write_text(scratch / "state.json", json.dumps({"step": step, "sha256": sums, "facts": facts}, allow_nan=False))
 
 
 def latest(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:

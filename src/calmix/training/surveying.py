@@ -17,6 +17,7 @@ from calmix.errors import InputError
 from calmix.mixing import choose, fill_tokens
 from calmix.models import encode, identity, load_for_training, resolve, usable_length
 from calmix.training.batches import training_set
+from calmix.training.cutting import cut_notes, read_cuts, retried
 from calmix.training.filtering import JUDGED, Verdicts, check_enough, judge
 from calmix.training.folder import RECORDED, abandon, begin_run, find_run, locked, tidy
 from calmix.training.guiding import Guidance, Record
@@ -97,24 +98,28 @@ def survey(
         "record": None if record == "training" else record,
         "data": {"train": examples.digest()},
     }
-    with ExitStack() as held:
-        decided: dict[str, Any] = {"precision": precision_for("auto"), "threads": torch.get_num_threads()}
-        decided = from_main(partial(_claim, held, out, config, decided))
-        torch.set_num_threads(decided["threads"])
 
-        def recorded(data: Examples, folder: Path, stage: str) -> Dynamics:
-            show = None if on_progress is None else partial(on_progress, stage)
-            precision = decided["precision"]
-            look = folder == out and record == "training"
-            return _recorded(
-                data, folder, pretrained, hyper, max_length, record, precision, checkpoint_minutes, show, last_look=look
-            )
+    def made() -> Survey:
+        with ExitStack() as held:
+            decided: dict[str, Any] = {"precision": precision_for("auto"), "threads": torch.get_num_threads()}
+            decided = from_main(partial(_claim, held, out, config, decided))
+            torch.set_num_threads(decided["threads"])
 
-        dynamics = recorded(examples, out, "mapping")
-        verdicts = judge(examples, dynamics, judged, out, percentile, seed, recorded) if filtered else None
-        done = Survey(out, dynamics, verdicts, _figures(dynamics, verdicts))
-        from_main(partial(_write, done, examples, on_done))
-    return done
+            def recorded(data: Examples, folder: Path, stage: str) -> Dynamics:
+                show = None if on_progress is None else partial(on_progress, stage)
+                look = folder == out and record == "training"
+                settings = (hyper, max_length, record, decided["precision"], checkpoint_minutes)
+                return _recorded(data, folder, pretrained, *settings, show, last_look=look)
+
+            dynamics = recorded(examples, out, "mapping")
+            verdicts = judge(examples, dynamics, judged, out, percentile, seed, recorded) if filtered else None
+            figures = _figures(dynamics, verdicts)
+            figures["notes"] += cut_notes(read_cuts(out).made, "erm")
+            done = Survey(out, dynamics, verdicts, figures)
+            from_main(partial(_write, done, examples, on_done))
+        return done
+
+    return retried(made)
 
 
 def _check(examples: Examples, filtered: bool, judged: str, percentile: float) -> None:
