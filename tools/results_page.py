@@ -13,13 +13,15 @@ import json
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+
 from calmix.data import read_table, write_json, write_table, write_text
 from calmix.report.titles import model_title
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """# Results
 
-The papers' tables, asked again with a small encoder and the training sizes that are stated. A figure in brackets is the paper's. Every section says which command made it; NLL, Brier score, debiased ECE, AURC and the rest are in `results/NAME/study.md`, the figures of single runs in `results/NAME/study.parquet`.
+The papers' tables, asked again with a small encoder and the training sizes that are stated. A figure in brackets is the paper's. Every section says which command made it; NLL, Brier score, debiased ECE, AURC and the rest are in `results/NAME/study.md`, the figures of single runs in `results/NAME/study.parquet`. All runs were made on one NVIDIA H200, several at a time, so that their training seconds cannot be compared.
 """  # noqa: E501
 TAKEN = ("Accuracy (%)", "MCC", "ECE (%)")
 """The tables, by their headings, that are on the page."""
@@ -29,10 +31,17 @@ def take(name: str, outcome: Path, folder: Path) -> None:
     """Take the outcome of a study into the folder of its results."""
     found = json.loads((outcome / "study.json").read_text(encoding="utf-8"))
     about = {key: value for key, value in found.items() if key not in ("rows", "tables")}
+    # A model may be a folder, of which no more than the name is of interest elsewhere.
+    about["study"]["models"] = [Path(model).name for model in about["study"]["models"]]
+    for run in about["runs"]:
+        run["model"] = Path(run["model"]).name
     write_json(folder / "about.json", about)
     write_text(folder / "study.md", (outcome / "study.md").read_text(encoding="utf-8"))
-    write_table(read_table(outcome / "study.parquet"), folder / "study.parquet")
-    write_table(read_table(outcome / "tables.csv"), folder / "tables.parquet")
+    for file in ("study.parquet", "tables.csv"):
+        table = read_table(outcome / file)
+        names = pa.array([Path(model).name for model in table["model"].to_pylist()])
+        table = table.set_column(table.column_names.index("model"), "model", names)
+        write_table(table, (folder / file).with_suffix(".parquet"))
     print(f"results/{name}: {sum(run['status'] == 'finished' for run in found['runs'])} runs")
 
 
