@@ -8,6 +8,7 @@ from typing import Any
 from calmix.calibration import ConformalSets, Recalibrator, SelectiveThreshold, from_json
 from calmix.data import write_json
 from calmix.errors import InputError
+from calmix.models.cooling import Cooling, read_cooling, write_tensors
 from calmix.models.dropping import Dropout
 
 __all__ = ["Beside", "read_beside", "write_beside"]
@@ -17,17 +18,20 @@ _NAME = "calmix.json"
 
 @dataclass(frozen=True)
 class Beside:
-    """A recalibrator that is not in the weights, a threshold to answer above, prediction sets, and MC-dropout."""
+    """A recalibrator that is not in the weights, a threshold to answer above, prediction sets, MC-dropout, and less
+    confidence far from the training data."""
 
     recalibrator: Recalibrator | None = None
     threshold: SelectiveThreshold | None = None
     sets: ConformalSets | None = None
     dropout: Dropout | None = None
+    cooling: Cooling | None = None
 
 
 def write_beside(folder: Path, beside: Beside) -> None:
     """Write what there is; a folder without any of it has no file."""
     state = {name: value.to_json() for name, value in vars(beside).items() if value is not None}
+    write_tensors(folder, beside.cooling)
     if state:
         write_json(folder / _NAME, state)
     else:
@@ -48,6 +52,7 @@ def read_beside(folder: Path) -> Beside:
             threshold=SelectiveThreshold.from_json(state["threshold"]) if "threshold" in state else None,
             sets=ConformalSets.from_json(state["sets"]) if "sets" in state else None,
             dropout=Dropout.from_json(state["dropout"]) if "dropout" in state else None,
+            cooling=read_cooling(folder, state["cooling"]) if "cooling" in state else None,
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{file}: is damaged ({error}); calibrate the model again") from None

@@ -80,11 +80,17 @@ class Classifier:
     def logits(self, examples: Examples, *, progress: Callable[[int], None] | None = None) -> NDArray[np.float32]:
         """Return the logits of examples; choices a row does not have are −inf.
 
-        With MC-dropout they are the logarithm of the mean probabilities of its passes.
+        With MC-dropout they are the logarithm of the mean probabilities of its passes; and they are smaller far from
+        the training data, where that is kept beside the model.
         """
         packed = self.encode(examples)
         return predict_logits(
-            self.model, packed, precision=self.precision, dropout=self.beside.dropout, progress=progress
+            self.model,
+            packed,
+            precision=self.precision,
+            dropout=self.beside.dropout,
+            cooling=self.beside.cooling,
+            progress=progress,
         )
 
     def probabilities(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from calmix.models.averaging import mean_logits
+from calmix.models.cooling import Cooling, cooled
 from calmix.models.dropping import Dropout, dropping
 from calmix.models.encoding import Packed
 
@@ -29,6 +30,7 @@ def predict_logits(
     tokens: int | None = None,
     precision: Arithmetic = "fp32",
     dropout: Dropout | None = None,
+    cooling: Cooling | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> NDArray[np.float32]:
     """Return the logits [samples, classes or choices]; choices a row does not have are −inf.
@@ -36,7 +38,8 @@ def predict_logits(
     `rows` asks for some samples only, in that order. `tokens` bounds the padded size of a batch (unless it is one
     long text), so that memory does not depend on the texts' lengths. In bf16, about twice as fast where the hardware
     has it, logits keep some three digits. With `dropout` they are the logarithm of the mean probabilities of its
-    passes. The model is put in evaluation mode for the time being.
+    passes. With `cooling` they are smaller the farther a row is from the training data. The model is put in evaluation
+    mode for the time being.
     """
     device = next(model.parameters()).device
     packed = packed.to(device)
@@ -51,7 +54,7 @@ def predict_logits(
     lower = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
     drop = nullcontext() if dropout is None else dropping(model, dropout)
     passes = 1 if dropout is None else dropout.passes
-    with _evaluating(model), torch.inference_mode(), lower, drop:
+    with _evaluating(model), torch.inference_mode(), lower, drop, cooled(model, cooling):
         while start < len(order):
             longest = asked[order[start : start + 1]]
             width = packed.width(longest)

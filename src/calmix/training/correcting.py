@@ -88,10 +88,11 @@ def calibrate(
         elif isinstance(fitted, Temperature) and classifier.beside.dropout is None:
             model = copy.deepcopy(classifier.model)  # the classifier we were given goes on as it was
             fold(model, fitted.temperature)
-            save_whole(model, classifier.tokenizer, beside, out)
+            save_whole(model, classifier.tokenizer, replace(beside, cooling=classifier.beside.cooling), out)
         else:
             # The mean of softened predictions is not the softened mean: its temperature fits into no weights.
-            beside = replace(beside, recalibrator=fitted, dropout=classifier.beside.dropout)
+            kept = {"dropout": classifier.beside.dropout, "cooling": classifier.beside.cooling}
+            beside = replace(beside, recalibrator=fitted, **kept)
             save_whole(classifier.model, classifier.tokenizer, beside, out)
     return dict(json_safe(figures))
 

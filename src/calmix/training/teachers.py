@@ -98,9 +98,10 @@ class Teachers:
         readers = []
         for classifier, order in self._ordered(examples):
             beside = classifier.beside
-            if not isinstance(classifier, Classifier) or beside.recalibrator is not None or beside.dropout is not None:
+            more = (beside.recalibrator, beside.dropout, beside.cooling)
+            if not isinstance(classifier, Classifier) or any(part is not None for part in more):
                 raise InputError(
-                    "a teacher that is an ensemble, or has a recalibrator or MC-dropout beside its weights, cannot be "
+                    "a teacher that is an ensemble, or has a correction or MC-dropout beside its weights, cannot be "
                     "asked in each step: let it cache"
                 )
             columns = None if order is None else torch.from_numpy(order).to(accelerator.device)
