@@ -9,6 +9,7 @@ import pytest
 import tiny
 
 from calmix.models import folded_temperature, load, load_trained
+from calmix.training.distancing import Logits
 from calmix.training.finishing import finish
 
 CONFIG: dict[str, Any] = {
@@ -28,7 +29,7 @@ def finished(folder: Path, checkpoint: Any, logits: Any, **config: Any) -> dict[
     if config.get("guarantee"):
         judged["guard"] = tiny.examples(6, seed=2)
     found = {name: np.asarray(logits, dtype=np.float32) for name in judged}
-    return finish(folder, model, tokenizer, judged, found, CONFIG | config, FACTS)
+    return finish(folder, model, tokenizer, judged, Logits(found, found), CONFIG | config, FACTS)
 
 
 LOGITS = [[2, 0, 0], [0, 2, 0], [0, 0, 2], [2, 0, 0], [2, 0, 0], [0, 0, 2]]

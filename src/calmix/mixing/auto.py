@@ -33,6 +33,7 @@ def auto(
     doubt: float = 0.0,
     distrust: float = 1.0,
     average: float = 0.25,
+    cooling: float = 0.0,
 ) -> Recipe:
     """One run that needs no choices: see docs/auto.md for what it does and how it was found.
 
@@ -46,15 +47,17 @@ def auto(
         doubt: mean σ of label smoothing that falls on hard samples more than on easy ones, from the second epoch on.
         distrust: weight of samples whose label looks wrong, from the second epoch on.
         average: the share of the run over which weights are averaged.
+        cooling: how much the logarithm of the temperature rises per standard deviation of distance from the data.
     """
     check_range("alpha", alpha)
     check_range("average", average, high=1)
+    check_range("cooling", cooling, high=1)
     if halves and alpha == 0:
         raise InputError("halves=true says whom to mix with, so alpha must be above 0")
     plain = terms.clean(smoothing=smoothing)
     if entropy:
         plain = terms.total((1.0, plain), (entropy, terms.negative_entropy()))
-    recipe = Recipe(plain, average=average)
+    recipe = Recipe(plain, average=average, cooling=cooling)
     if alpha > 0:
         pairing = _across_halves if halves else shuffled
         mixed = terms.mixed(0, alpha=alpha, pairing=pairing, share=share, smoothing=smoothing, entropy=entropy)

@@ -51,3 +51,6 @@ class Recipe:
     second epoch on."""
     average: float = 0.0
     """The share of the run over which its weights are averaged; 0 takes them as they are."""
+    cooling: float = 0.0
+    """How much the logarithm of the temperature rises for each standard deviation by which an input is farther from the
+    training data than dev data are on average; 0 has one temperature for all."""

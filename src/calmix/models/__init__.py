@@ -4,6 +4,7 @@ from calmix.models.anatomy import Anatomy, anatomy, head_of
 from calmix.models.averaging import columns_for, mean_logits
 from calmix.models.beside import Beside, read_beside, write_beside
 from calmix.models.classifier import KIND, Classifier, checkpoint_of, load_one, log_probabilities
+from calmix.models.cooling import Cooling
 from calmix.models.dropping import Dropout
 from calmix.models.encoding import Packed, counts_from_padding, encode, usable_length
 from calmix.models.ensembles import Ensemble, Predictor, load, save_ensemble
@@ -27,6 +28,7 @@ __all__ = [
     "Arithmetic",
     "Beside",
     "Classifier",
+    "Cooling",
     "Dropout",
     "Edit",
     "Ensemble",

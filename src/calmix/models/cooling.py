@@ -25,7 +25,7 @@ _FARTHEST = 16.0
 
 @dataclass(frozen=True, eq=False)
 class Cooling:
-    """Logits divided by exp(slope · d), d the deviations by which an input is farther from the training data than usual.
+    """Logits divided by exp(slope · d), d the deviations by which an input is farther from the training data than most.
 
     The distance is Mahalanobis's, from the nearest of some centres, of what the network holds of a text after a layer
     (its mean over tokens), or of what the head reads. Inputs as near as the data it was levelled on stay as they are,
@@ -77,15 +77,15 @@ def read_cooling(folder: Path, state: dict[str, Any]) -> Cooling:
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{_NAME}: {error}") from None
     mean, deviation = map(float, state["usual"])
-    return Cooling(
-        float(state["slope"]), int(state["layer"]), tensors["centres"], tensors["whiten"], (mean, deviation)
-    )
+    return Cooling(float(state["slope"]), int(state["layer"]), tensors["centres"], tensors["whiten"], (mean, deviation))
 
 
 @contextmanager
 def watched(model: nn.Module, layer: int) -> Iterator[list[Tensor]]:
     """Yield a list that receives, for each forward inside the block, one vector per text [rows · choices, features]."""
-    parts, held, kept = anatomy(model), [], []  # type: ignore[var-annotated]
+    parts = anatomy(model)
+    held: list[Tensor] = []
+    kept: list[Tensor] = []
     site = parts.layers[layer - 1] if layer else parts.head
 
     def on_layer(_module: nn.Module, _args: Any, output: Any) -> None:
@@ -133,5 +133,5 @@ def cooled(model: nn.Module, cooling: Cooling | None) -> Iterator[None]:
 def _of_texts(held: Tensor, inputs: dict[str, Any], layer: int, pad: int | None) -> Tensor:
     if layer == 0:
         return pooled(held, inputs, pad).flatten(0, -2).float()
-    mask = inputs["attention_mask"].flatten(0, -2)[..., None].float()
+    mask: Tensor = inputs["attention_mask"].flatten(0, -2)[..., None].float()
     return (held.float() * mask).sum(1) / mask.sum(1).clamp_min(1)

@@ -29,6 +29,13 @@ Fine-tuned from `{{ config.model | code }}` with the recipe `{{ config.recipe | 
 
 A temperature of {{ "%.4g" | format(metrics.temperature) }}, fitted on {{ metrics.rows.dev }} dev rows, is already \
 inside the last layer's weights: softmax of the logits gives calibrated probabilities, with no extra step.
+{%- if metrics.cooling %}
+
+**Far from the training data it is less sure, but only where calmix loads it** (`calmix.load`, `calmix predict`): the \
+logarithm of the temperature rises by {{ "%.3g" | format(metrics.cooling.slope) }} for each standard deviation by \
+which a text is farther from the training data than dev texts are. Weights cannot hold that: it is in `calmix.json` \
+and `calmix.safetensors`, and other programs get the temperature alone. The figures below include it.
+{%- endif %}
 {% if labels %}
 Labels: {% for name in labels %}`{{ name | code }}`{% if not loop.last %}, {% endif %}{% endfor %}.
 {% endif %}

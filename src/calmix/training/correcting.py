@@ -91,8 +91,8 @@ def calibrate(
             save_whole(model, classifier.tokenizer, replace(beside, cooling=classifier.beside.cooling), out)
         else:
             # The mean of softened predictions is not the softened mean: its temperature fits into no weights.
-            kept = {"dropout": classifier.beside.dropout, "cooling": classifier.beside.cooling}
-            beside = replace(beside, recalibrator=fitted, **kept)
+            kept = classifier.beside
+            beside = replace(beside, recalibrator=fitted, dropout=kept.dropout, cooling=kept.cooling)
             save_whole(classifier.model, classifier.tokenizer, beside, out)
     return dict(json_safe(figures))
 

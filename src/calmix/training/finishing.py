@@ -1,11 +1,11 @@
 """The end of a run: temperature, figures, predictions, and the checkpoint with its card."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from calmix.calibration import Temperature
@@ -13,6 +13,7 @@ from calmix.data import Examples, write_json, write_table, write_text
 from calmix.models import Beside, fold
 from calmix.training.card import model_card
 from calmix.training.correcting import guarded, save_whole
+from calmix.training.distancing import Logits
 from calmix.training.evaluating import intervals, json_safe, measure
 from calmix.training.folder import tidy
 from calmix.training.predictions import prediction_table
@@ -25,19 +26,22 @@ def finish(
     network: nn.Module,
     tokenizer: Any,
     judged: Mapping[str, Examples],
-    logits: Mapping[str, NDArray[np.float32]],
+    said: Logits,
     config: Mapping[str, Any],
     facts: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Fit the temperature on dev, fold it, write everything a finished run has, and return its figures.
 
+    Before is what the network says as it is; after, with the temperature and, if there is any, less confidence far from
+    the training data. The scores that are written with the predictions are those before the temperature.
     `facts` are what is known already: epochs, rows, notes. The figures are written last: a run with them is finished.
     """
+    logits = said.cooled
     scaled = Temperature.fit(logits["dev"], judged["dev"].labels)
     names = judged["dev"].label_names
     figures: dict[str, Any] = {}
     for name, examples in judged.items():
-        raw, probs = np.asarray(Temperature(1.0)(logits[name])), np.asarray(scaled(logits[name]))
+        raw, probs = np.asarray(Temperature(1.0)(said.raw[name])), np.asarray(scaled(logits[name]))
         figures[name] = {
             stage: measure(scored, examples.labels, bins=config["bins"])
             | {"intervals": intervals(scored, examples.labels, bins=config["bins"])}
@@ -47,11 +51,13 @@ def finish(
         write_table(table, folder / f"predictions-{name}.parquet")
     metrics: dict[str, Any] = {"temperature": scaled.temperature, "splits": figures}
     beside = Beside()
+    if said.cooling is not None:
+        metrics["cooling"] = said.cooling.to_json()
     if config["guarantee"] is not None:
         beside = guarded(np.asarray(scaled(logits["guard"])), judged["guard"].labels, config["guarantee"])
         metrics["guarantee"] = {key: value.to_json() for key, value in vars(beside).items() if value is not None}
     fold(network, scaled.temperature)
-    save_whole(network, tokenizer, beside, folder / "model")
+    save_whole(network, tokenizer, replace(beside, cooling=said.cooling), folder / "model")
     metrics = json_safe({**metrics, **facts})
     write_text(folder / "model" / "README.md", model_card(config, metrics, names))
     write_json(folder / "metrics.json", metrics)

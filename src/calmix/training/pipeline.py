@@ -28,6 +28,7 @@ from calmix.models import (
 )
 from calmix.training.batches import TrainingSet, training_set
 from calmix.training.cutting import cut_notes
+from calmix.training.distancing import what_is_said
 from calmix.training.finishing import finish
 from calmix.training.folder import FinishedRun, abandon, begin_run, config_hash, find_run, locked
 from calmix.training.guiding import Guidance, Record, partner_notes, record_notes
@@ -41,7 +42,7 @@ from calmix.training.launching import (
     precision_for,
     start_trackers,
 )
-from calmix.training.loop import Progress, predict_everywhere
+from calmix.training.loop import Progress
 from calmix.training.mapping import Known, check_guided, known_dynamics, map_notes, write_map
 from calmix.training.naming import recipe_name
 from calmix.training.optimising import Schedule, adamw, check_hyper
@@ -298,11 +299,11 @@ def stages(
             on_progress,
         )
         judged = {name: examples for name, examples in sets.named().items() if name != "train"}
-        logits = {name: predict_everywhere(network, packed[name], accelerator) for name in judged}
+        said = what_is_said(network, packed, list(judged), accelerator, slope=method.cooling, seed=seed)
         for tracker in accelerator.trackers:
             tracker.finish()
         recorded = guidance.dynamics(ids=sets.train.ids, label_names=sets.train.label_names)
-        notes += _told(partner_notes(method, done.history) + map_notes(recorded), tell)
+        notes += _told(partner_notes(method, done.history) + map_notes(recorded) + said.notes, tell)
         facts = {
             "best_epoch": done.best_epoch,
             "epochs": done.history,
@@ -313,7 +314,7 @@ def stages(
             "recorded_on": recorded.recorded_on if recorded.was_observed else None,
         }
         from_main(partial(write_map, folder, recorded, sets.train))
-        metrics = from_main(partial(finish, folder, network, tokenizer, judged, logits, config, facts))
+        metrics = from_main(partial(finish, folder, network, tokenizer, judged, said, config, facts))
     return Run(folder, metrics)
 
 
