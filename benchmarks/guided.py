@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help="runs whose name has this in it (erm is always made)")
+    parser.add_argument("--only", action="append", help="runs whose name has this in it (erm is always made)")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
 
@@ -82,7 +82,8 @@ def main() -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
     about = {"device": device, "torch": torch.__version__, "epochs": options.epochs, "batch_size": options.batch_size}
     print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
-    wanted = {name: run for name, run in RUNS.items() if options.only in name or name == "erm"}
+    only = options.only or [""]
+    wanted = {name: run for name, run in RUNS.items() if name == "erm" or any(part in name for part in only)}
     seconds: dict[str, list[dict[str, float]]] = {name: [] for name in wanted}
     common = {
         "data": options.data,
