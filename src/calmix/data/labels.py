@@ -132,6 +132,8 @@ def _name(value: Any, column: str, origin: Origin) -> str | None:
         return None if not name or name.casefold() == "nan" else name
     if isinstance(value, list | tuple | set | frozenset):
         raise _multi_label(column, origin)
+    if isinstance(value, bytes):
+        raise origin.error(f"{column} holds bytes, not labels; write them as text, or name another with --label")
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return str(value)

@@ -96,7 +96,9 @@ def _opened(path: str | Path) -> Iterator[BinaryIO]:
                 members = [info for info in members if info.filename == inside]
             if len(members) != 1:
                 names = ", ".join(info.filename for info in archive.infolist()[:8])
-                what = f"has no file {inside!r}" if inside != "." else "holds several files"
+                what = (
+                    f"has no file {inside!r}" if inside != "." else f"holds {'several files' if members else 'no file'}"
+                )
                 raise InputError(f"{file}: {what}: name one as in {file}/NAME (there are: {names})")
             info = members[0]
             if info.file_size > max(_BOMB_BYTES, _BOMB_RATIO * info.compress_size):

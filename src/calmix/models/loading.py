@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import json
 import logging
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,9 @@ __all__ = [
 
 # What a checkpoint folder may hold that only a pickle could read.
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+# Weights inside one of a stack of layers.
+_LAYER = re.compile(r"\.(layers?|h|blocks?)\.\d+\.")
 
 # What makes one checkpoint another: weights, configuration, vocabulary.
 _CONTENT = ("*.safetensors", "*.json", "*.model", "vocab.txt", "merges.txt")
@@ -122,7 +126,8 @@ def load_trained(folder: str | Path) -> tuple[nn.Module, Any]:
 
     name = str(folder)
     config = _config(name)
-    kind = (config.architectures or ["none named"])[0]
+    named = config.architectures
+    kind = str(named[0]) if isinstance(named, list) and named else "none named"
     if not kind.endswith(("ForSequenceClassification", "ForMultipleChoice")):
         raise InputError(f"{name}: holds {kind}, not a trained classifier: train it with `calmix train` first")
     choices = kind.endswith("ForMultipleChoice")
@@ -200,7 +205,7 @@ def _config(name: str) -> Any:
     try:
         with _quiet():
             return AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # odd values meet no checks
+    except Exception as error:  # odd values meet no checks, or those of another library
         if folder.is_dir():
             raise InputError(f"{name}: its config.json cannot be used ({_line(error)})") from None
         raise InputError(
@@ -252,8 +257,6 @@ def _fit_together(name: str, model: nn.Module, tokenizer: Any) -> None:
 
 def _weights(auto: Any, name: str, **options: Any) -> tuple[nn.Module, set[str]]:
     """Return a model in float32, and the names of the weights its checkpoint lacks or has in another size."""
-    from safetensors import SafetensorError
-
     try:
         with _quiet():
             model, info = auto.from_pretrained(
@@ -264,8 +267,17 @@ def _weights(auto: Any, name: str, **options: Any) -> tuple[nn.Module, set[str]]
                 output_loading_info=True,
                 **options,
             )
-    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
-        raise InputError(f"{name}: its weights cannot be loaded ({_line(error)})") from None
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever a config can say that no model can be
+        why = _line(error)
+        if "ignore_mismatched_sizes" in why:  # whose report is not shown
+            why = "some are of another size than its config.json tells"
+        raise InputError(f"{name}: its weights cannot be loaded ({why})") from None
+    # More layers than the model has are those of another one; heads that are not used are usual.
+    extra = sorted(key for key in info["unexpected_keys"] if _LAYER.search(key))
+    if extra:
+        raise InputError(f"{name}: its weights have {extra[0]}, for which its config.json has no place")
     return model, set(info["missing_keys"]) | {key for key, *_ in info["mismatched_keys"]}
 
 

@@ -95,7 +95,8 @@ def read_run(folder: str | Path) -> RunFolder:
         metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
         log = (folder / "log.jsonl").read_text(encoding="utf-8") if (folder / "log.jsonl").is_file() else ""
         history = [json.loads(line) for line in log.splitlines()]
-    except (ValueError, UnicodeDecodeError) as error:
+        _check_shape(metrics, history)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{folder}: run.toml, metrics.json or log.jsonl is damaged ({error})") from None
     titles = metrics.get("files", {})
     judged = tuple(_judged(folder, name, stages, titles) for name, stages in metrics.get("splits", {}).items())
@@ -112,6 +113,19 @@ def read_run(folder: str | Path) -> RunFolder:
         texts=None if dynamics is None else _texts(folder / "datamap.parquet"),
         history=history,
     )
+
+
+def _check_shape(metrics: Any, history: list[Any]) -> None:
+    """Refuse figures and a log that no run of ours writes."""
+    splits = metrics.get("splits", {}) if isinstance(metrics, dict) else None
+    if not isinstance(splits, dict):
+        raise ValueError("the figures are no table by data set")
+    for name, stages in splits.items():
+        after = stages.get("after") if isinstance(stages, dict) else None
+        if not isinstance(after, dict) or not {"n", "accuracy", "ece"} <= after.keys():
+            raise ValueError(f"there are no figures of {name!r}")
+    if not all(isinstance(entry, dict) and isinstance(entry.get("epoch"), int) for entry in history):
+        raise ValueError("the log has a line that is no epoch")
 
 
 def _texts(file: Path) -> pa.Table:

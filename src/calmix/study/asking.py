@@ -101,6 +101,8 @@ def read_study(path: Path) -> Study:
         raise InputError(f"{path}: no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: is not valid TOML ({error})") from None
+    except RecursionError:
+        raise InputError(f"{path}: is not valid TOML (nested too deeply)") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     study = parse_study(values, str(path), path.stem)

@@ -271,7 +271,7 @@ def read_run(out: Path) -> dict[str, Any]:
     path = out / RUN
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: is damaged ({error}); give another --out") from None
 
 

@@ -99,7 +99,10 @@ def read_predictions(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.
     else:
         raise InputError(f"{path}: needs columns p_NAME for each class, or a list in 'probs' or 'logits'")
     if not names and "probs" not in table.column_names:
-        rows = np.asarray(Temperature(1.0)(rows))
+        try:
+            rows = np.asarray(Temperature(1.0)(rows))
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
     names = names or [str(i) for i in range(rows.shape[1])]
     where = {name: i for i, name in enumerate(names)}
     labels = [str(value) for value in table["label"].to_pylist()]
