@@ -1,10 +1,13 @@
 """`calmix plot`."""
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from calmix.data import read_table
 
 pytest.importorskip("matplotlib")
 
@@ -61,3 +64,78 @@ def test_without_matplotlib_one_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     ended = calmix("plot", trained, "--what", "reliability", "--out", "fig.png")
     assert (ended.code, ended.err) == (2, "calmix: figures need matplotlib: pip install 'calmix[report]'\n")
+
+
+@pytest.mark.parametrize("what", ["scatter", "joint", "extended"])
+def test_several_runs_are_drawn_together_and_their_numbers_written(
+    calmix: Any, trained: Path, place: Path, what: str
+) -> None:
+    shutil.copytree(trained, place / "other")
+    words = ("plot", trained, "other", "--what", what, "--out", "fig.svg", "--table", "numbers.csv")
+    ended = calmix(*words, "--data", "dev")
+    assert (ended.code, ended.err) == (0, "")
+    table = read_table(place / "numbers.csv")
+    assert set(table["run"].to_pylist()) == {"run", "other"}
+
+
+def test_the_entropy_of_labels_is_of_no_run(calmix: Any, trained: Path, place: Path) -> None:
+    words = (
+        "plot",
+        "--what",
+        "label-entropy",
+        "--alpha",
+        0.2,
+        "--classes",
+        4,
+        "--out",
+        "fig.png",
+        "--table",
+        "t.parquet",
+    )
+    ended = calmix(*words)
+    assert ended.code == 0, ended.err
+    assert set(read_table(place / "t.parquet")["alpha"].to_pylist()) == {0.2}
+    assert calmix("plot", trained, *words[1:]).code == 2
+
+
+def test_a_study_is_drawn_by_alpha_and_as_bars(calmix: Any, files: Any, checkpoint: Any, place: Path) -> None:
+    (place / "study.toml").write_text(
+        f'''
+models = ["{checkpoint("bert")}"]
+seeds = 1
+[training]
+epochs = 1
+[task.tiny]
+train = "{files["train"].name}"
+dev = "{files["dev"].name}"
+test = "{files["test"].name}"
+[[method]]
+recipe = "erm"
+[[method]]
+recipe = "input-mixup"
+vary = {{ alpha = [0.2, 0.8] }}
+'''
+    )
+    assert calmix("study", "study.toml", "--data", files["train"].parent, "--out", "out", "--no-report").code == 0
+    assert calmix("plot", "out", "--what", "alpha", "--out", "a.png", "--table", "a.csv").code == 0
+    assert sorted(set(map(float, read_table(place / "a.csv")["alpha"].to_pylist()))) == [0, 0.2, 0.8]
+    words = ("plot", "out", "--what", "bars", "--figure", "ece", "--out", "b.png", "--table", "b.csv")
+    assert calmix(*words, "--method", "erm").code == 0
+    assert read_table(place / "b.csv")["method"].to_pylist() == ["erm"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--what", "reliability"),
+        ("{trained}", "{trained}", "--what", "curves"),
+        ("{trained}", "--what", "alpha"),
+        ("{trained}", "--what", "joint", "--epoch", "9"),
+        ("{trained}", "--what", "curves", "--table", "t.csv"),
+        ("{trained}", "--what", "scatter", "--table", "t.xlsx"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line(calmix: Any, trained: Path, place: Path, words: tuple[str, ...]) -> None:
+    ended = calmix("plot", *(word.format(trained=trained) for word in words), "--out", "fig.png")
+    assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
+    assert list(place.iterdir()) == []

@@ -1,4 +1,4 @@
-"""`calmix plot`: figures for papers, from the data of a finished run."""
+"""`calmix plot`: figures for papers, from the data of finished runs and studies."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -16,17 +16,37 @@ __all__ = ["plot"]
 
 class _What(StrEnum):
     reliability = "reliability"
+    scatter = "scatter"
     risk_coverage = "risk-coverage"
     confusion = "confusion"
     curves = "curves"
     datamap = "datamap"
     ood = "ood"
+    joint = "joint"
+    extended = "extended"
+    alpha = "alpha"
+    bars = "bars"
+    label_entropy = "label-entropy"
+
+
+_SEVERAL = (_What.scatter, _What.joint, _What.extended)
 
 
 def plot(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, a map or an evaluation.")],
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Folder of a run, a map or an evaluation; of several runs for scatter, joint and extended; of a study "
+            "for alpha and bars; none for label-entropy.",
+        ),
+    ] = None,
+    *,
     what: Annotated[_What, typer.Option(help="Which figure.")],
     out: Annotated[Path, typer.Option(help="PNG, SVG or PDF file.")],
+    table: Annotated[
+        Path | None, typer.Option(help="Also write the numbers of a new figure: CSV, JSONL or Parquet.")
+    ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(help="Data sets to draw (test, ood-NAME, dev). Repeatable; default: all that chose nothing."),
@@ -37,38 +57,119 @@ def plot(
     score: Annotated[
         str, typer.Option(help="Of ood: max_probability, negative_entropy, margin or negative_energy.")
     ] = "max_probability",
+    points: Annotated[int, typer.Option(help="Of scatter: groups of rows.", min=1)] = 50,
+    epoch: Annotated[list[int] | None, typer.Option(help="Of joint: epochs to show. Repeatable.")] = None,
+    alpha: Annotated[list[float] | None, typer.Option(help="Of label-entropy. Repeatable.")] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="Of label-entropy: equally large classes; without, partners differ.", min=2)
+    ] = None,
+    recipe: Annotated[str, typer.Option(help="Of alpha: the recipe whose α is varied.")] = "input-mixup",
+    method: Annotated[list[str] | None, typer.Option(help="Of bars: methods to show. Repeatable.")] = None,
+    figure: Annotated[list[str] | None, typer.Option(help="Of alpha and bars: accuracy, ece, oe … Repeatable.")] = None,
+    scaled: Annotated[bool, typer.Option("--scaled", help="Of bars: after temperature scaling.")] = False,
 ) -> None:
-    """Draw a figure of a finished run: reliability, risk-coverage, confusion, curves, datamap or ood.
+    """Draw a figure of finished runs or of a study.
 
-    Example: `calmix plot run --what reliability --out fig.pdf`
+    Example: `calmix plot run --what reliability --out fig.pdf`, or `calmix plot study --what alpha --out fig.pdf`
     """
+    from calmix.data import write_table
+    from calmix.data.tables import check_writable
     from calmix.report import read_run, save_figure
     from calmix.report.figures import figure_format
 
     figure_format(out)
+    if table is not None:
+        check_writable(table)
+    folders = _folders(what, runs or [])
+    numbers: Any = None
     try:
-        if what is _What.ood:
-            figure = _unfamiliar(run, score)
+        if what in (_What.ood, _What.alpha, _What.bars, _What.label_entropy) or what in _SEVERAL:
+            numbers, drawn = _prepared(
+                what,
+                folders,
+                {"score": score, "points": points, "epochs": epoch, "data": data, "alphas": alpha, "classes": classes}
+                | {"recipe": recipe, "methods": method, "figures": figure, "scaled": scaled},
+            )
         else:
-            found = read_run(run)
-            figure = _drawn(found, what, data, bins or found.bins)
-        save_figure(figure, out)
+            found = read_run(folders[0])
+            drawn = _drawn(found, what, data, bins or found.bins)
+        if table is not None:
+            if numbers is None:
+                raise InputError(f"--table: the numbers of {what.value} are in the run's own files")
+            write_table(numbers, table)
+        save_figure(drawn, out)
     except ImportError:
         raise InputError("figures need matplotlib: pip install 'calmix[report]'") from None
     print(f"figure: {out}")
 
 
-def _unfamiliar(folder: Path, score: str) -> Any:
-    from calmix.data import read_table
-    from calmix.report import draw_unfamiliar, prepare_unfamiliar
-    from calmix.training.recording import SCORES_FILE
+def _folders(what: _What, runs: list[Path]) -> list[Path]:
+    if what is _What.label_entropy:
+        if runs:
+            raise InputError("label-entropy is of no run: give --alpha, and --classes")
+        return []
+    if not runs:
+        raise InputError(f"{what.value} needs the folder of a run or a study")
+    if len(runs) > 1 and what not in _SEVERAL:
+        raise InputError(f"{what.value} is drawn of one folder, not of {len(runs)}")
+    return runs
 
-    file = folder / SCORES_FILE
-    if not file.is_file():
-        raise InputError(
-            f"{folder}: has no scores of unfamiliar data; make them: calmix evaluate … --ood, or calmix ood"
-        )
-    return draw_unfamiliar(prepare_unfamiliar(read_table(file), score=score), score=score)
+
+def _prepared(what: _What, folders: list[Path], asked: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the numbers of a figure as a table, and the figure."""
+    from calmix import report
+
+    if what is _What.ood:
+        from calmix.data import read_table
+        from calmix.training.recording import SCORES_FILE
+
+        if not (folders[0] / SCORES_FILE).is_file():
+            raise InputError(
+                f"{folders[0]}: has no scores of unfamiliar data; make them: calmix evaluate … --ood, or calmix ood"
+            )
+        table = read_table(folders[0] / SCORES_FILE)
+        panels = report.prepare_unfamiliar(table, score=asked["score"])
+        return table, report.draw_unfamiliar(panels, score=asked["score"])
+    if what is _What.label_entropy:
+        import numpy as np
+
+        shares = None if asked["classes"] is None else [1.0] * asked["classes"]
+        alphas = asked["alphas"] or [0.1, 0.2, 0.4, 1.0]
+        table = report.prepare_entropies(alphas, generator=np.random.default_rng(0), shares=shares)
+        return table, report.draw_entropies(table)
+    return _of_study(what, folders[0], asked) if what in (_What.alpha, _What.bars) else _of_runs(what, folders, asked)
+
+
+def _of_study(what: _What, folder: Path, asked: dict[str, Any]) -> tuple[Any, Any]:
+    from calmix import report
+
+    figures = {} if asked["figures"] is None else {"figures": asked["figures"]}
+    methods, rows = report.read_study_rows(folder)
+    if what is _What.alpha:
+        table = report.prepare_alpha(methods, rows, recipe=asked["recipe"], **figures)
+        return table, report.draw_alpha(table)
+    table = report.prepare_bars(rows, methods=asked["methods"], scaled=asked["scaled"], **figures)
+    return table, report.draw_bars(table)
+
+
+def _of_runs(what: _What, folders: list[Path], asked: dict[str, Any]) -> tuple[Any, Any]:
+    from calmix import report
+
+    found = [report.read_run(folder) for folder in folders]
+    if what is _What.scatter:
+        judged = [
+            (run.name, one.title, one.probs["before" if "before" in one.probs else "after"], one.labels)
+            for run in found
+            for one in _chosen(run, asked["data"])
+        ]
+        table = report.prepare_scatter(judged, points=asked["points"])
+        return table, report.draw_scatter(table)
+    histories = {run.name: run.history for run in found}
+    if what is _What.joint:
+        table = report.prepare_joint(histories, epochs=asked["epochs"])
+        return table, report.draw_joint(table)
+    table = report.prepare_extended(histories)
+    return table, report.draw_extended(table)
 
 
 def _drawn(run: "RunFolder", what: _What, names: list[str] | None, bins: int) -> Any:

@@ -8,10 +8,15 @@ if TYPE_CHECKING:
     from calmix.report.confusion import Confusion, draw_confusion, prepare_confusion
     from calmix.report.curves import TrainingCurves, draw_curves, prepare_curves
     from calmix.report.datamap import DataMap, draw_datamap, prepare_datamap
+    from calmix.report.entropies import draw_entropies, prepare_entropies
+    from calmix.report.extended import draw_extended, prepare_extended
     from calmix.report.figures import save_figure
+    from calmix.report.joint import draw_joint, prepare_joint
     from calmix.report.reliability import ReliabilityCurve, draw_reliability, prepare_reliability
+    from calmix.report.rows import draw_alpha, draw_bars, prepare_alpha, prepare_bars, read_study_rows
     from calmix.report.run_page import write_run_page
     from calmix.report.runs import RunFolder, read_run
+    from calmix.report.scatter import draw_scatter, prepare_scatter
     from calmix.report.selective import RiskCurve, draw_risk_coverage, prepare_risk_coverage
     from calmix.report.study_page import write_study_page
     from calmix.report.unfamiliar import ScoreDensity, draw_unfamiliar, prepare_unfamiliar
@@ -23,10 +28,15 @@ _HOMES = {
     "confusion": "Confusion draw_confusion prepare_confusion",
     "curves": "TrainingCurves draw_curves prepare_curves",
     "datamap": "DataMap draw_datamap prepare_datamap",
+    "entropies": "draw_entropies prepare_entropies",
+    "extended": "draw_extended prepare_extended",
     "figures": "save_figure",
+    "joint": "draw_joint prepare_joint",
     "reliability": "ReliabilityCurve draw_reliability prepare_reliability",
+    "rows": "draw_alpha draw_bars prepare_alpha prepare_bars read_study_rows",
     "run_page": "write_run_page",
     "runs": "RunFolder read_run",
+    "scatter": "draw_scatter prepare_scatter",
     "selective": "RiskCurve draw_risk_coverage prepare_risk_coverage",
     "study_page": "write_study_page",
     "unfamiliar": "ScoreDensity draw_unfamiliar prepare_unfamiliar",
@@ -43,20 +53,33 @@ __all__ = [
     "ScoreDensity",
     "TrainingCurves",
     "Verdict",
+    "draw_alpha",
+    "draw_bars",
     "draw_confusion",
     "draw_curves",
     "draw_datamap",
+    "draw_entropies",
+    "draw_extended",
+    "draw_joint",
     "draw_reliability",
     "draw_risk_coverage",
+    "draw_scatter",
     "draw_unfamiliar",
+    "prepare_alpha",
+    "prepare_bars",
     "prepare_confusion",
     "prepare_curves",
     "prepare_datamap",
+    "prepare_entropies",
+    "prepare_extended",
+    "prepare_joint",
     "prepare_reliability",
     "prepare_risk_coverage",
+    "prepare_scatter",
     "prepare_unfamiliar",
     "prepare_verdict",
     "read_run",
+    "read_study_rows",
     "save_figure",
     "write_comparison",
     "write_run_page",

@@ -27,7 +27,7 @@ from calmix.training.interrupting import Interrupted, interrupts_held
 from calmix.training.keeping import Fit, Keeper
 from calmix.training.launching import unwrap
 from calmix.training.optimising import Schedule, adamw, learning_rate
-from calmix.training.selecting import Selection, dev_figures, score
+from calmix.training.selecting import Selection, dev_figures, joint, score
 from calmix.training.stepping import Stepper
 
 __all__ = ["Progress", "epoch_entry", "fit", "predict_everywhere"]
@@ -207,7 +207,7 @@ def epoch_entry(
             )
         figures = dev_figures(logits, dev[1])
         worth = score(figures, select)
-        entry["dev"] = json_safe(figures)
+        entry["dev"], entry["joint"] = json_safe(figures), joint(logits, dev[1])
     # A number, whatever came out: it is compared and saved.
     return entry, worth if math.isfinite(worth) else -sys.float_info.max
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from calmix.calibration import Temperature, accuracy, ece, mcc, nll
 
-__all__ = ["Selection", "dev_figures", "score"]
+__all__ = ["Selection", "dev_figures", "joint", "score"]
 
 Selection = Literal["nll-ts", "nll", "accuracy", "mcc", "none"]
 
@@ -23,6 +23,17 @@ def dev_figures(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> dict[
         "nll-ts": nll(fitted(logits), labels),
         "temperature": fitted.temperature,
     }
+
+
+def joint(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> list[list[float]]:
+    """Return mean confidence and accuracy of batches of dev rows, drawn alike in every epoch: about a hundred of them.
+
+    Their joint density over epochs is how confidence runs ahead of accuracy (Thulasidasan et al. 2019, figure 1).
+    """
+    probs = np.asarray(Temperature(1.0)(logits))
+    sure, right = probs.max(axis=1), probs.argmax(axis=1) == labels
+    batches = np.array_split(np.random.default_rng(0).permutation(len(labels)), max(1, min(100, len(labels) // 20)))
+    return [[round(float(sure[rows].mean()), 4), round(float(right[rows].mean()), 4)] for rows in batches]
 
 
 def score(figures: dict[str, float], select: Selection) -> float:
