@@ -84,7 +84,7 @@ METHOD = "[[method]]\n"
         (f'tasks = ["desk"]\n[training]\nepoch = 3\n{METHOD}', "unknown key 'epoch'; did you mean 'epochs'?"),
         (f'tasks = ["desk"]\n[training]\nepochs = 0\n{METHOD}', "--epochs must be at least 1"),
         (f'tasks = ["desk"]\n[training]\nlr = "x"\n{METHOD}', "--lr must be a number"),
-        (f'tasks = ["desk"]\nseeds = 0\n{METHOD}', "seeds: is how many, or a list"),
+        (f'tasks = ["desk"]\nseeds = 0\n{METHOD}', "seeds must be at least 1, not 0"),
         (f'tasks = ["desk"]\nseeds = [1, 1]\n{METHOD}', "lists a seed twice"),
         (f'tasks = ["desk"]\nbaseline = "erk"\n{METHOD}', "baseline 'erk' is no method's name; did you mean 'erm'?"),
         (f'tasks = ["desk"]\nkeep = "some"\n{METHOD}', "keep: is one of all, metrics"),

@@ -32,7 +32,8 @@ def _said(seed: int, *, sharp: float = 1.0, skill: float = 1.0, rows: int = 400)
 @pytest.mark.parametrize("scaled", [False, True])
 def test_the_figure_itself_and_every_resample_are_what_the_metric_says(figure: str, scaled: bool) -> None:
     said, resamples = _said(0, sharp=3.0), Resamples(400, n=5)
-    value, values = resampled(said, figure, resamples, scaled=scaled, bins=10)
+    assert resamples.rows.sum(axis=1).tolist() == [400] * 5
+    value, values = resampled(said, COMPARED, resamples, scaled=scaled, bins=10)[figure]
     probs = said.probs(scaled=scaled)
     assert value == pytest.approx(METRICS[figure](probs, said.labels), abs=1e-6)
     for counts, one in zip(resamples.rows, values, strict=True):
@@ -42,7 +43,9 @@ def test_the_figure_itself_and_every_resample_are_what_the_metric_says(figure: s
 
 def test_with_one_seed_the_interval_is_that_of_the_paired_bootstrap() -> None:
     mine, base, resamples = _said(0), _said(1, sharp=3.0), Resamples(400, n=1000)
-    ours = difference(*([resampled(p, "ece", resamples, scaled=False, bins=10)] for p in (mine, base)), resamples)
+    ours = difference(
+        *([resampled(p, ["ece"], resamples, scaled=False, bins=10)["ece"]] for p in (mine, base)), resamples
+    )
     theirs = paired_bootstrap(
         METRICS["ece"], mine.probs(scaled=False), base.probs(scaled=False), mine.labels, n=1000, generator=3
     )
@@ -55,7 +58,10 @@ def test_a_real_difference_stands_and_none_does_not() -> None:
     resamples = Resamples(400)
 
     def of(**kind: float) -> list[Any]:
-        return [resampled(_said(seed, **kind), "accuracy", resamples, scaled=False, bins=10) for seed in range(5)]
+        return [
+            resampled(_said(seed, **kind), ["accuracy"], resamples, scaled=False, bins=10)["accuracy"]
+            for seed in range(5)
+        ]
 
     better = difference(of(skill=3.0), of(), resamples)
     assert better.stands
@@ -69,7 +75,7 @@ def test_seeds_that_disagree_make_a_difference_doubtful() -> None:
 
     def of(*skills: float) -> list[Any]:
         made = (_said(seed, skill=skill) for seed, skill in enumerate(skills))
-        return [resampled(said, "accuracy", resamples, scaled=False, bins=10) for said in made]
+        return [resampled(said, ["accuracy"], resamples, scaled=False, bins=10)["accuracy"] for said in made]
 
     agree = difference(of(1.4, 1.4, 1.4), of(1.0, 1.0, 1.0), resamples)
     disagree = difference(of(3.0, 1.0, 0.3), of(1.0, 1.0, 1.0), resamples)
@@ -79,8 +85,8 @@ def test_seeds_that_disagree_make_a_difference_doubtful() -> None:
 def test_a_figure_that_is_infinite_settles_nothing() -> None:
     sure = Predictions(np.array([[0.0, -np.inf], [0.0, -np.inf]]), np.array([0, 1]), 1.0)
     resamples = Resamples(2)
-    one = resampled(sure, "nll", resamples, scaled=False, bins=10)
-    fine = resampled(Predictions(np.zeros((2, 2)), sure.labels, 1.0), "nll", resamples, scaled=False, bins=10)
+    one = resampled(sure, ["nll"], resamples, scaled=False, bins=10)["nll"]
+    fine = resampled(Predictions(np.zeros((2, 2)), sure.labels, 1.0), ["nll"], resamples, scaled=False, bins=10)["nll"]
     assert not difference([one], [fine], resamples).stands
 
 

@@ -1,12 +1,13 @@
 """A whole study."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from calmix.errors import InputError
-from calmix.study.conducting import Order, conduct, data_folder, outcome, prepare
+from calmix.study.conducting import Order, conduct, data_folders, outcome, prepare
 
 
 def test_tables_of_a_study_that_is_not_finished_show_what_is(ready: Any) -> None:
@@ -49,13 +50,41 @@ def test_studies_may_share_their_runs(written: Any, data: Path, tmp_path: Path) 
     assert state_of(two.plan, two.storage).done == 2
 
 
-def test_data_is_where_one_says_or_where_the_environment_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_is_where_one_says_or_beside_the_study_or_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside, other = tmp_path / "beside", tmp_path / "other"
+    other.mkdir()
     monkeypatch.delenv("CALMIX_DATA", raising=False)
-    assert data_folder(None) is None
-    monkeypatch.setenv("CALMIX_DATA", str(tmp_path))
-    assert data_folder(None) == tmp_path
-    with pytest.raises(InputError, match="is no folder to read data from"):
-        data_folder(tmp_path / "none")
+    assert data_folders(None, beside) == (beside, None)
+    assert data_folders(other, beside) == (other,)
+    monkeypatch.setenv("CALMIX_DATA", str(other))
+    assert data_folders(None, beside) == (beside, other)
+    with pytest.raises(InputError, match=r"none: is no folder to read data from \(--data\)"):
+        data_folders(tmp_path / "none", beside)
+    monkeypatch.setenv("CALMIX_DATA", str(tmp_path / "none"))
+    with pytest.raises(InputError, match=r"\(CALMIX_DATA\)"):
+        data_folders(None, beside)
+
+
+def test_files_beside_the_study_need_no_option(written: Any, data: Path, tmp_path: Path) -> None:
+    file = written()
+    for path in data.rglob("*.*"):
+        target = file.parent / path.relative_to(data)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target)
+    assert len(prepare(Order(file, tmp_path / "out")).plan.runs) == 4
+
+
+def test_a_file_that_is_not_there_is_told_with_the_study_and_the_task(
+    written: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CALMIX_DATA", raising=False)
+    file = written()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(InputError, match=rf"^{file}: \[task\..+\]: there is no .* in {empty}; --data"):
+        prepare(Order(file, tmp_path / "out", data=empty))
 
 
 def test_the_example_study_runs_on_the_shipped_messages(checkpoint: Any, tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def study(
     file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="What to compare: see docs/study.md.")],
     out: Annotated[Path, typer.Option(help="Folder for the tables; a study begun there goes on.")],
     data: Annotated[
-        Path | None, typer.Option(help="Folder with the tasks' files. Default: $CALMIX_DATA, else the hub.")
+        Path | None,
+        typer.Option(help="Folder with the tasks' files. Default: beside STUDY.toml, then $CALMIX_DATA, else the hub."),
     ] = None,
     runs: Annotated[
         Path | None, typer.Option(help="Folder for the runs, which several studies may share. Default: OUT/runs.")

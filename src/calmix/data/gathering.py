@@ -18,7 +18,7 @@ from calmix.data.tables import FORMATS
 from calmix.data.tasks import Part, Task
 from calmix.errors import InputError
 
-__all__ = ["TaskSets", "find_inside", "gather", "sampled"]
+__all__ = ["TaskSets", "find_inside", "gather", "has_inside", "sampled"]
 
 # Splits and draws belong to the task, not to a run: every seed trains on the same rows.
 _SEED = 0
@@ -41,19 +41,17 @@ def gather(task: Task, folder: Path | None) -> TaskSets:
     set's. Without a dev set, one is cut from the test set or the training set (a tenth), stratified by label.
     """
     folder = Path(str(files("calmix.data").joinpath("corpus"))) if task.shipped else folder
-    train = _read(task.train, folder, task.name)
-    test = _like(_read(task.test, folder, task.name), train)
+    train = _read(task.train, folder)
+    test = _like(_read(task.test, folder), train)
     if task.dev is not None and not (folder is None and not task.dev.hub):
-        dev = _like(_read(task.dev, folder, task.name), train)
+        dev = _like(_read(task.dev, folder), train)
     elif task.dev_from_test:
         if task.dev_from_test >= len(test):
-            raise InputError(
-                f"task {task.name}: dev_from_test is {task.dev_from_test}, the test set has {len(test)} rows"
-            )
+            raise InputError(f"dev_from_test is {task.dev_from_test}, the test set has {len(test)} rows")
         test, dev = split_examples(test, dev_fraction=task.dev_from_test / len(test), seed=_SEED)
     else:
         train, dev = split_examples(train, dev_fraction=0.1, seed=_SEED)
-    ood = {name: _like(_read(part, folder, task.name), train) for name, part in task.ood.items()}
+    ood = {name: _like(_read(part, folder), train) for name, part in task.ood.items()}
     if task.rows:
         train = sampled(train, task.rows, _SEED)
     if task.test_rows:
@@ -70,22 +68,28 @@ def sampled(examples: Examples, rows: int, seed: int) -> Examples:
     return examples.take(np.sort(chosen))
 
 
+def has_inside(folder: Path, name: str) -> bool:
+    """Return whether there is a file of this name, its ending left out or not."""
+    return _found(folder, name) is not None
+
+
 def find_inside(folder: Path, name: str) -> Path:
     """Return the file of this name, its ending left out or not, which must lie inside the folder, links followed."""
-    root = folder.resolve()
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise InputError(f"{name}: files of a task are named relative to the data folder, and stay inside it")
-    endings = ["", *(f"{kind}{packed}" for kind in FORMATS for packed in ("", *COMPRESSIONS))]
-    for ending in endings:
-        path = folder / f"{name}{ending}"
-        if path.is_file():
-            if not path.resolve().is_relative_to(root):
-                raise InputError(f"{path}: leads out of the data folder")
-            return path
+    if path := _found(folder, name):
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"{path}: leads out of the data folder")
+        return path
     raise InputError(f"{folder / name}: no such file (looked for .jsonl.xz, .jsonl, .csv, .parquet and others)")
 
 
-def _read(part: Part, folder: Path | None, task: str) -> Examples:
+def _found(folder: Path, name: str) -> Path | None:
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise InputError(f"{name}: files of a task are named relative to the data folder, and stay inside it")
+    endings = ["", *(f"{kind}{packed}" for kind in FORMATS for packed in ("", *COMPRESSIONS))]
+    return next((path for ending in endings if (path := folder / f"{name}{ending}").is_file()), None)
+
+
+def _read(part: Part, folder: Path | None) -> Examples:
     columns: dict[str, Any] = dict(part.columns)
     if folder is not None:
         examples = read_examples(find_inside(folder, part.file), **columns)
@@ -94,9 +98,7 @@ def _read(part: Part, folder: Path | None, task: str) -> Examples:
         # The hub marks what annotators did not agree on with no label.
         examples = examples.take(np.flatnonzero(examples.labels >= 0))
     else:
-        raise InputError(
-            f"task {task}: {part.file} is not on the hub; give the folder that has it (--data or CALMIX_DATA)"
-        )
+        raise InputError(f"{part.file} is not on the hub; give the folder that has it (--data or CALMIX_DATA)")
     return examples if examples.kind == "choices" else _relabelled(examples, part)
 
 

@@ -309,6 +309,8 @@ def _settings(values: Any, where: str) -> dict[str, Mapping[str, Any]]:
 
 def _seeds(value: Any, where: str) -> tuple[int, ...]:
     if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise InputError(f"{where}: seeds must be at least 1, not {value}")
         value = list(range(value))
     if not isinstance(value, list) or not value or not all(isinstance(s, int) and s >= 0 for s in value):
         raise InputError(f"{where}.seeds: is how many, or a list of whole numbers, not {value!r}")

@@ -1,6 +1,6 @@
 """Does a difference stand? Paired bootstrap over seeds and test rows at once, vectorised."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +37,9 @@ class Resamples:
 
     def __init__(self, rows: int, *, n: int = 1000, seed: int = 0) -> None:
         rng = np.random.default_rng([seed, rows])
-        self.rows = rng.multinomial(rows, np.full(rows, 1 / rows), size=n).astype(np.float32)
+        self.rows = np.empty((n, rows), dtype=np.float32)
+        for counts in self.rows:
+            counts[:] = np.bincount(rng.integers(0, rows, rows), minlength=rows)
         self._rng_seed = [seed, rows, 1]
 
     def seeds(self, count: int) -> Floats:
@@ -66,58 +68,82 @@ def difference(mine: Sequence[Resampled], baseline: Sequence[Resampled], resampl
     return Difference(estimate, float(low), float(high))
 
 
-def resampled(p: Predictions, figure: str, resamples: Resamples, *, scaled: bool, bins: int) -> Resampled:
-    """Return a figure of the rows as they are, and of every resample of them."""
-    probs, labels = p.probs(scaled=scaled), p.labels
-    n, rows = len(labels), np.arange(len(labels))
+def resampled(
+    p: Predictions, figures: Sequence[str], resamples: Resamples, *, scaled: bool, bins: int
+) -> dict[str, Resampled]:
+    """Return each figure of the rows as they are, and of every resample of them.
+
+    All figures are functions of sums over rows: one product with the resamples gives all of these sums.
+    """
+    columns = _columns(p.probs(scaled=scaled), p.labels, figures, bins)
+    # Nothing times infinity is no number: such a figure is infinite in every resample.
+    infinite = [name for name, values in columns.items() if not np.isfinite(values).all()]
+    columns |= {name: np.zeros_like(columns[name]) for name in infinite}
+    ends = np.cumsum([0, *(values.shape[1] for values in columns.values())])
+    stacked = np.concatenate(list(columns.values()), axis=1)
+    whole, drawn = stacked.sum(axis=0, keepdims=True), resamples.rows @ stacked.astype(np.float32)
+    found: dict[str, Resampled] = {}
+    for figure in figures:
+        if figure in infinite:
+            found[figure] = float("inf"), np.full(len(drawn), np.inf)
+            continue
+        both = []
+        for sums in (whole, drawn):
+            parts = {name: sums[:, ends[k] : ends[k + 1]].astype(np.float64) for k, name in enumerate(columns)}
+            both.append(_figure(figure, parts, len(p.labels)))
+        found[figure] = float(both[0][0]), both[1]
+    return found
+
+
+def _columns(probs: Floats, labels: NDArray[np.int64], figures: Sequence[str], bins: int) -> dict[str, Floats]:
+    """Return what is summed over rows for these figures [rows, so many]."""
+    rows = np.arange(len(labels))
     winner = probs.argmax(axis=1)
     hit = (winner == labels).astype(np.float64)
-    counts = resamples.rows
-    if figure in ("accuracy", "nll", "brier"):
-        if figure == "accuracy":
-            value = hit
-        elif figure == "nll":
-            with np.errstate(divide="ignore"):
-                value = -np.log(probs[rows, labels])
-        else:
-            value = (probs**2).sum(axis=1) - 2 * probs[rows, labels] + 1
-        if not np.isfinite(value).all():
-            return float("inf"), np.full(len(counts), np.inf)
-        return float(value.mean()), np.asarray(counts @ value.astype(np.float32), dtype=np.float64) / n
+    found: dict[str, Floats] = {}
+    if "accuracy" in figures:
+        found["accuracy"] = hit[:, None]
+    if "nll" in figures:
+        with np.errstate(divide="ignore"):
+            found["nll"] = -np.log(probs[rows, labels])[:, None]
+    if "brier" in figures:
+        found["brier"] = ((probs**2).sum(axis=1) - 2 * probs[rows, labels] + 1)[:, None]
+    if "mcc" in figures:
+        found["mcc"] = _one_hot(winner * probs.shape[1] + labels, probs.shape[1] ** 2)
+    if "ece" in figures or "oe" in figures:
+        confidence = probs[rows, winner]
+        place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+        full, place = np.unique(place, return_inverse=True)  # with few classes, most bins are empty
+        one_hot = _one_hot(place, len(full))
+        found["gap"] = one_hot * (confidence - hit)[:, None]
+        if "oe" in figures:
+            found |= {"count": one_hot, "sure": one_hot * confidence[:, None]}
+    return found
+
+
+def _one_hot(codes: NDArray[np.int64], width: int) -> Floats:
+    found = np.zeros((len(codes), width))
+    found[np.arange(len(codes)), codes] = 1.0
+    return found
+
+
+def _figure(figure: str, sums: Mapping[str, Floats], n: int) -> Floats:
+    """Return a figure from the sums over the rows of each resample."""
     if figure == "mcc":
-        return _mcc(winner, labels, probs.shape[1], counts)
-    confidence = probs[rows, winner]
-    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
-    one_hot = np.zeros((n, bins), dtype=np.float32)
-    one_hot[rows, place] = 1.0
-    gap = one_hot * (confidence - hit)[:, None].astype(np.float32)
-    whole = np.ones((1, n), dtype=np.float32)
+        return _mcc(sums["mcc"], n)
     if figure == "ece":
-        return float((np.abs(whole @ gap).sum(axis=1) / n)[0]), np.asarray(
-            np.abs(counts @ gap).sum(axis=1) / n, np.float64
-        )
-    sure = one_hot * confidence[:, None].astype(np.float32)
-
-    def oe(drawn: NDArray[np.float32]) -> Floats:
-        full = np.maximum(drawn @ one_hot, 1)
-        return np.asarray((drawn @ sure / full * np.maximum(drawn @ gap, 0)).sum(axis=1) / n, dtype=np.float64)
-
-    return float(oe(whole)[0]), oe(counts)
+        return np.asarray(np.abs(sums["gap"]).sum(axis=1) / n)
+    if figure == "oe":
+        sure = sums["sure"] / np.maximum(sums["count"], 1)
+        return np.asarray((sure * np.maximum(sums["gap"], 0)).sum(axis=1) / n)
+    return np.asarray(sums[figure][:, 0] / n)
 
 
-def _mcc(
-    winner: NDArray[np.int64], labels: NDArray[np.int64], classes: int, counts: NDArray[np.float32]
-) -> tuple[float, Floats]:
-    n = len(labels)
-    cells = np.zeros((n, classes * classes), dtype=np.float32)
-    cells[np.arange(n), winner * classes + labels] = 1.0
-
-    def mcc(drawn: NDArray[np.float32]) -> Floats:
-        table = (drawn @ cells).astype(np.float64).reshape(-1, classes, classes)
-        predicted, actual = table.sum(axis=2), table.sum(axis=1)
-        right = np.trace(table, axis1=1, axis2=2)
-        spread = (n**2 - (predicted**2).sum(axis=1)) * (n**2 - (actual**2).sum(axis=1))
-        top = right * n - (predicted * actual).sum(axis=1)
-        return np.asarray(np.where(spread > 0, top / np.sqrt(np.maximum(spread, 1e-300)), 0.0))
-
-    return float(mcc(np.ones((1, n), dtype=np.float32))[0]), mcc(counts)
+def _mcc(cells: Floats, n: int) -> Floats:
+    classes = round(np.sqrt(cells.shape[1]))
+    table = cells.reshape(-1, classes, classes)
+    predicted, actual = table.sum(axis=2), table.sum(axis=1)
+    right = np.trace(table, axis1=1, axis2=2)
+    spread = (n**2 - (predicted**2).sum(axis=1)) * (n**2 - (actual**2).sum(axis=1))
+    top = right * n - (predicted * actual).sum(axis=1)
+    return np.asarray(np.where(spread > 0, top / np.sqrt(np.maximum(spread, 1e-300)), 0.0))

@@ -18,7 +18,7 @@ from calmix.study.tabulating import Table, tabulate
 from calmix.study.working import State, Storage, state_of, work
 from calmix.study.writing import write_outcome
 
-__all__ = ["Order", "Outcome", "Prepared", "conduct", "data_folder", "outcome", "prepare"]
+__all__ = ["Order", "Outcome", "Prepared", "conduct", "data_folders", "outcome", "prepare"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +40,11 @@ class Order:
     runs: Path | None = None
     """The folder of the runs, which studies may share; OUT/runs where none is given."""
     data: Path | None = None
-    """The folder with the tasks' files, else what CALMIX_DATA names, else the hub."""
+    """The folder with the tasks' files; without it they are looked for beside the study and where CALMIX_DATA says."""
     models: tuple[str, ...] = ()
     """Models to take instead of those in the file."""
+    folders: tuple[Path | None, ...] = ()
+    """Where files are looked for, once that has been found out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +57,17 @@ class Prepared:
     storage: Storage
 
 
-def data_folder(given: Path | None) -> Path | None:
-    """Return where tasks' files are: as given, or as CALMIX_DATA says; None: on the hub."""
-    folder = given or (Path(os.environ["CALMIX_DATA"]) if os.environ.get("CALMIX_DATA") else None)
-    if folder is not None and not folder.is_dir():
-        raise InputError(f"{folder}: is no folder to read data from (--data, CALMIX_DATA)")
-    return folder
+def data_folders(given: Path | None, beside: Path) -> tuple[Path | None, ...]:
+    """Return where tasks' files are looked for: where one says, else beside the study, then where CALMIX_DATA says.
+
+    Without either, None comes last: the hub.
+    """
+    named = str(given) if given is not None else os.environ.get("CALMIX_DATA")
+    if named and not Path(named).is_dir():
+        option = "--data" if given is not None else "CALMIX_DATA"
+        raise InputError(f"{named}: is no folder to read data from ({option})")
+    last = Path(named).absolute() if named else None
+    return (last,) if given is not None else (beside.absolute(), last)
 
 
 def prepare(order: Order) -> Prepared:
@@ -68,8 +75,8 @@ def prepare(order: Order) -> Prepared:
     study = read_study(order.study_file)
     if order.models:
         study = replace(study, models=tuple(dict.fromkeys(order.models)))
-    data = data_folder(order.data)
-    library = Library(study.tasks, data)
+    folders = order.folders or data_folders(order.data, order.study_file.parent)
+    library = Library(study.tasks, folders, str(order.study_file))
     plan = make_plan(study, library)
     # Other processes may work elsewhere.
     whole = replace(
@@ -77,8 +84,9 @@ def prepare(order: Order) -> Prepared:
         study_file=order.study_file.absolute(),
         out=order.out.absolute(),
         runs=None if order.runs is None else order.runs.absolute(),
-        data=None if data is None else data.absolute(),
+        data=None if order.data is None else order.data.absolute(),
         models=tuple(str(Path(name).absolute()) if Path(name).is_dir() else name for name in order.models),
+        folders=folders,
     )
     return Prepared(whole, plan, library, Storage(order.runs or order.out / "runs"))
 

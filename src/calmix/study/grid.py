@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from calmix.data import Examples
-from calmix.data.gathering import TaskSets, gather, sampled
+from calmix.data.gathering import TaskSets, gather, has_inside, sampled
 from calmix.data.tasks import Task
+from calmix.errors import InputError
 from calmix.mixing import choose
 from calmix.models import identity, is_sentence_cnn, resolve
 from calmix.study.asking import Method, Study, check_training
@@ -100,17 +101,20 @@ class Plan:
 
 
 class Library:
-    """The data of a study's tasks, read once."""
+    """The data of a study's tasks, read once: from the first folder that has it; None among them is the hub."""
 
-    def __init__(self, tasks: Sequence[Task], folder: Path | None) -> None:
-        self.tasks, self.folder = {task.name: task for task in tasks}, folder
+    def __init__(self, tasks: Sequence[Task], folders: Sequence[Path | None], where: str) -> None:
+        self.tasks, self.folders, self.where = {task.name: task for task in tasks}, tuple(folders), where
         self._read: dict[str, TaskSets] = {}
         self._drawn: dict[tuple[str, int], Examples] = {}
 
     def sets(self, task: str, seed: int) -> TaskSets:
         """Return the data sets of a task as a run with this seed sees them."""
         if task not in self._read:
-            self._read[task] = gather(self.tasks[task], self.folder)
+            try:
+                self._read[task] = gather(self.tasks[task], self._folder(self.tasks[task]))
+            except InputError as error:
+                raise InputError(f"{self.where}: [task.{task}]: {error}") from None
         found, samples = self._read[task], self.tasks[task].samples
         if not samples:
             return found
@@ -119,11 +123,25 @@ class Library:
         return TaskSets(self._drawn[task, seed], found.dev, found.test, found.ood)
 
     def model(self, name: str) -> str:
-        """Return what a model is loaded by: a sentence CNN's word vectors may lie in the data folder."""
+        """Return what a model is loaded by: a sentence CNN's word vectors may lie where the data is."""
         kind, _, file = name.partition(":")
-        if self.folder is None or not file or not is_sentence_cnn(name) or Path(file).exists():
+        if not file or not is_sentence_cnn(name) or Path(file).exists():
             return name
-        return f"{kind}:{(self.folder / file).absolute()}"
+        there = (folder / file for folder in self.folders if folder is not None)
+        found = next((path for path in there if path.exists()), None)
+        return name if found is None else f"{kind}:{found.absolute()}"
+
+    def _folder(self, task: Task) -> Path | None:
+        """Return the first folder that has a task's training file; None for the hub."""
+        if task.shipped:
+            return None
+        for folder in self.folders:
+            if folder is None and task.train.hub:
+                return None
+            if folder is not None and has_inside(folder, task.train.file):
+                return folder
+        looked = " or ".join(str(folder) for folder in self.folders if folder is not None)
+        raise InputError(f"there is no {task.train.file} in {looked}; --data says where files are")
 
     def digests(self, task: str, seed: int) -> dict[str, str]:
         """Return what tells these data sets from others."""

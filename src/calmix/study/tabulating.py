@@ -142,7 +142,7 @@ class _Comparison:
         self.cells = {(c.model, c.setting, c.task, c.method, c.seed): c for c in plan.cells}
         self._said: dict[tuple[Cell, str], Predictions] = {}
         self._resamples: dict[int, Resamples] = {}
-        self._baseline: dict[tuple[Any, ...], Resampled] = {}
+        self._figures: dict[tuple[Cell, str, bool], dict[str, Resampled]] = {}
 
     def __call__(self, model: str, setting: str, method: str, column: Column) -> Difference | None:
         study = self.plan.study
@@ -158,10 +158,7 @@ class _Comparison:
             if not all(self.storage.finished(key) for key in (*cell.runs, *base.runs)):
                 continue
             mine.append(self._resampled(cell, column))
-            key = (base, column)
-            if key not in self._baseline:
-                self._baseline[key] = self._resampled(base, column)
-            theirs.append(self._baseline[key])
+            theirs.append(self._resampled(base, column))
         if not mine:
             return None
         return difference(mine, theirs, self._resamples[self._rows(self.cells_of(model, setting, method, column))])
@@ -172,12 +169,17 @@ class _Comparison:
         return next(c for c in cells if all(self.storage.finished(key) for key in c.runs)), column.data
 
     def _resampled(self, cell: Cell, column: Column) -> Resampled:
-        said = self._predictions(cell, column.data)
-        rows = len(said.labels)
-        if rows not in self._resamples:
-            self._resamples[rows] = Resamples(rows)
-        bins = self.plan.study.bins
-        return resampled(said, column.figure, self._resamples[rows], scaled=column.scaled, bins=bins)
+        """Return a figure in every resample; all that the study shows are computed when the first is asked for."""
+        key = (cell, column.data, column.scaled)
+        if key not in self._figures:
+            said, study = self._predictions(cell, column.data), self.plan.study
+            rows = len(said.labels)
+            if rows not in self._resamples:
+                self._resamples[rows] = Resamples(rows)
+            shown = {*study.figures, *(task.figure for task in study.tasks if task.name == cell.task)}
+            figures = [name for name in COMPARED if name in shown and not (column.scaled and name in UNSCALED)]
+            self._figures[key] = resampled(said, figures, self._resamples[rows], scaled=column.scaled, bins=study.bins)
+        return self._figures[key][column.figure]
 
     def _rows(self, where: tuple[Cell, str]) -> int:
         return len(self._predictions(*where).labels)
