@@ -30,6 +30,8 @@ def test_models_are_compared_side_by_side(calmix: Any, trained: Path, files: Any
     )
     assert calmix("plot", "found", "--what", "ood", "--score", "margin", "--out", "margin.svg").code == 0
     assert calmix("plot", trained, "--what", "ood", "--out", "no.svg").code == 2
+    ended = calmix("report", "found")
+    assert (ended.code, "plot --what ood" in ended.err) == (2, True)
 
 
 @pytest.mark.parametrize(

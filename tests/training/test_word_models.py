@@ -16,6 +16,7 @@ from calmix.models.wordlevel import fresh_sentence_cnn
 from calmix.recipes import RECIPES
 from calmix.training import distil, survey
 from calmix.training.lowering import Lowered
+from calmix.training.together import train_together
 
 
 @pytest.fixture
@@ -84,6 +85,18 @@ def test_several_seeds_are_computed_by_one_forward() -> None:
     packed = encode(tiny.examples(4), models[0][1], max_length=32)
     batch = packed.batch(torch.arange(4), width=12)
     assert Lowered([model for model, _ in models], dtype=torch.float32).agrees(batch)
+
+
+@pytest.mark.parametrize("recipe", ["erm", "input-mixup"])
+def test_several_seeds_are_trained_in_the_same_steps(recipe: str, vectors: str, tmp_path: Path) -> None:
+    settings = {"train": tiny.examples(45), "dev": tiny.examples(12, seed=1), "model": vectors, "recipe": recipe}
+    settings |= {"epochs": 2, "batch_size": 8, "lr": 1e-3}
+    found = train_together([{**settings, "out": tmp_path / str(k), "seed": k} for k in range(2)], on_cpu=True)
+    runs = [run for run in found if not isinstance(run, Exception)]
+    assert [run.metrics["trained_beside"] for run in runs] == [1, 1]
+    losses = [epoch["loss"] for run in runs for epoch in run.metrics["epochs"]]
+    assert np.isfinite(losses).all()
+    assert losses[0] != losses[2]
 
 
 def test_it_is_exported(quick: Any, tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ def read_run(folder: str | Path) -> RunFolder:
         _check_shape(metrics, history)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{folder}: run.toml, metrics.json or log.jsonl is damaged ({error})") from None
+    if settings.get("config", {}).get("command") == "ood":
+        raise InputError(f"{folder}: compares models on unfamiliar data; calmix plot --what ood draws it")
     titles = metrics.get("files", {})
     judged = tuple(_judged(folder, name, stages, titles) for name, stages in metrics.get("splits", {}).items())
     command = settings.get("config", {}).get("command", "train")
