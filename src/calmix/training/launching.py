@@ -32,6 +32,9 @@ __all__ = [
 Precision = Literal["auto", "fp32", "bf16"]
 T = TypeVar("T")
 
+# Ways of accelerate to have each process hold a part of the model, as its environment names them.
+_SHARDING = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
+
 # What a training step gains is less than what its matrix products gain.
 _WORTH_IT = 1.5
 
@@ -75,6 +78,12 @@ def _tell(held: list[Any], state: PartialState) -> None:
 
 def accelerator_for(precision: str, track: Sequence[str], folder: Path) -> Accelerator:
     """Return an accelerator of this precision, whatever ran before in this process."""
+    sharding = next((name for name in _SHARDING if parse_flag_from_env(f"ACCELERATE_USE_{name}")), None)
+    if sharding is not None:
+        raise InputError(
+            f"accelerate was told to shard the model ({sharding}), but here every process holds all of it: "
+            "launch without; --accumulate and --gradient-checkpointing save memory"
+        )
     # Its state is global and keeps the precision of the run before.
     AcceleratorState._reset_state()
     return Accelerator(

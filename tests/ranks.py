@@ -1,0 +1,62 @@
+"""Several processes of one run, forked from a process that has everything imported: they find each other over gloo."""
+
+import os
+import pickle
+import socket
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def together(world: int, work: Callable[[], Any]) -> list[Any]:
+    """Return what `work` returns in each of so many processes; what goes wrong in one is an AssertionError here."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank in range(world):
+            child = os.fork()
+            if child == 0:  # nothing of pytest may run here: whatever happens, the process ends
+                try:
+                    _rank(rank, world, port, work, Path(folder) / str(rank))
+                finally:
+                    os._exit(0)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+        found = []
+        for rank in range(world):
+            file = Path(folder) / str(rank)
+            assert file.is_file(), f"process {rank} of {world} died"
+            kind, value = pickle.loads(file.read_bytes())
+            assert kind == "done", f"process {rank} of {world}: {value}"
+            found.append(value)
+        return found
+
+
+def _rank(rank: int, world: int, port: int, work: Callable[[], Any], file: Path) -> None:
+    from accelerate import PartialState
+    from accelerate.state import AcceleratorState, GradientState
+
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "ACCELERATE_USE_CPU": "true",
+    }
+    for state in (AcceleratorState, PartialState, GradientState):
+        state._reset_state()
+    try:
+        outcome = ("done", work())
+    except BaseException:
+        outcome = ("failed", traceback.format_exc())
+    file.with_suffix(".part").write_bytes(pickle.dumps(outcome))
+    file.with_suffix(".part").rename(file)
+    if world > 1 and outcome[0] == "done":
+        PartialState().destroy_process_group()

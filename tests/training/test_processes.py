@@ -1,0 +1,259 @@
+"""One, two and three processes do the same: gradients, dynamics, figures, and every sample once."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tiny
+import torch
+from accelerate import Accelerator
+from ranks import together
+from runs import assert_same_dynamics, recorded, weights
+
+import calmix
+from calmix.data import write_table
+from calmix.errors import InputError
+from calmix.mixing import choose, fill_tokens
+from calmix.models import encode, load_for_training
+from calmix.training import loop, train
+from calmix.training.batches import epoch_steps, training_set
+from calmix.training.optimising import adamw
+from calmix.training.stepping import Stepper
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+def gradients(model: Path, rows: int, batch_size: int, accumulate: int, classes: Any) -> list[list[torch.Tensor]]:
+    """Return the gradient of every step of an epoch, whose weights stay as they are."""
+    from calmix.training.launching import processes
+    from calmix.training.preparing import class_weights_of
+
+    state = processes()
+    data = tiny.examples(rows)
+    torch.manual_seed(0)
+    network, tokenizer = load_for_training(str(model), label_names=data.label_names)
+    network.train()
+    packed = training_set(data, encode(data, tokenizer, max_length=32), class_weights_of(data, classes))
+    optimizer = adamw(network.parameters(), lr=0.0, weight_decay=0.0)
+    kept: list[list[torch.Tensor]] = []
+    optimizer.register_step_pre_hook(
+        lambda o, *_: kept.append([p.grad.clone() for group in o.param_groups for p in group["params"]])
+    )
+    recipe = choose("erm")
+    stepper = Stepper(
+        network, packed, recipe, Accelerator(cpu=True), optimizer, fill=fill_tokens(tokenizer), seed=1, clip=0.0
+    )
+    share = {"rank": state.process_index, "world": state.num_processes}
+    parts = epoch_steps(packed, recipe, 0, batch_size=batch_size, accumulate=accumulate, seed=1, **share)
+    for number, each in enumerate(parts):
+        stepper.step(each, number, 0.0)
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "accumulate", "classes"),
+    [(23, 7, 1, None), (25, 8, 2, "balanced"), (5, 2, 1, None)],  # last batches of 2 and 1 rows, for 3 processes
+)
+def test_gradients_are_those_of_one_process_to_the_last_uneven_batch(
+    calm: Path, rows: int, batch_size: int, accumulate: int, classes: Any
+) -> None:
+    work = partial(gradients, calm, rows, batch_size, accumulate, classes)
+    (alone,) = together(1, work)
+    for world in (2, 3):
+        for shared in together(world, work):
+            assert len(shared) == len(alone) == -(-rows // batch_size)
+            for ours, theirs in zip(shared, alone, strict=True):
+                for a, b in zip(ours, theirs, strict=True):
+                    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def run(model: Path, out: Path, rows: int, **changes: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"epochs": 2, "lr": 1e-2, "select": "none", "seed": 3, "batch_size": 8}
+    dev, test = tiny.examples(7, seed=1), tiny.examples(4, seed=2)
+    return train(tiny.examples(rows), dev=dev, test=test, model=model, out=out, **settings | changes).metrics
+
+
+@pytest.mark.parametrize("rows", [25, 10])
+def test_a_run_of_several_processes_is_that_of_one(calm: Path, tmp_path: Path, rows: int) -> None:
+    (alone,) = together(1, partial(run, calm, tmp_path / "1", rows))
+    one = recorded(tmp_path / "1")
+    assert one.observations.tolist() == [2] * rows
+    for world in (2, 3):
+        folder = tmp_path / str(world)
+        told = together(world, partial(run, calm, folder, rows))
+        assert all(metrics == told[0] for metrics in told)
+        assert_same_dynamics(one, recorded(folder), rtol=1e-3, atol=1e-4)
+        a, b = weights(tmp_path / "1"), weights(folder)
+        for name in a:
+            if not name.endswith("key.bias"):  # its gradient is rounding alone, which Adam blows up
+                torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-4)
+        for split in ("dev", "test"):
+            ours, theirs = (pq.read_table(tmp_path / n / f"predictions-{split}.parquet") for n in ("1", str(world)))
+            assert ours["id"] == theirs["id"]
+        assert told[0]["rows"] == alone["rows"]
+        assert [entry["step"] for entry in told[0]["epochs"]] == [entry["step"] for entry in alone["epochs"]]
+
+
+def same_logits(model: Path, out: Path) -> dict[str, Any]:
+    """Train with logits that depend on the row alone: what differs then between processes is not arithmetic."""
+
+    def told(_model: Any, packed: Any, *, rows: Any = None, **_: Any) -> Any:
+        chosen = np.arange(len(packed)) if rows is None else np.asarray(rows)
+        lengths = packed.host_lengths[chosen]
+        return np.stack([np.sin(lengths + k + chosen / 7) for k in range(3)], 1).astype(np.float32)
+
+    loop.predict_logits = told
+    return run(model, out, 25, lr=0.0, schedule="constant")
+
+
+def test_figures_are_the_same_to_the_last_digit_given_the_same_logits(calm: Path, tmp_path: Path) -> None:
+    (alone,) = together(1, partial(same_logits, calm, tmp_path / "1"))
+    for world in (2, 3):
+        for found in together(world, partial(same_logits, calm, tmp_path / str(world))):
+            assert found["temperature"] == pytest.approx(alone["temperature"], abs=1e-12)
+            for split in ("dev", "test"):
+                for stage in ("before", "after"):
+                    ours, theirs = found["splits"][split][stage], alone["splits"][split][stage]
+                    assert ours.keys() == theirs.keys()
+                    for name, value in theirs.items():
+                        assert ours[name] == (pytest.approx(value, abs=1e-12) if isinstance(value, float) else value)
+        predictions = [pq.read_table(tmp_path / n / "predictions-dev.parquet") for n in ("1", str(world))]
+        assert predictions[0].equals(predictions[1])
+
+
+def test_what_the_main_process_cannot_do_ends_all(calm: Path, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+
+    def refused() -> str:
+        try:
+            run(calm, tmp_path / "full", 10)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "nothing was wrong"
+
+    found = together(3, refused)
+    assert len(set(found)) == 1
+    assert "is not empty and holds no run of ours" in found[0]
+
+
+def test_a_finished_run_is_told_to_every_process(calm: Path, tmp_path: Path) -> None:
+    def twice() -> str:
+        run(calm, tmp_path / "run", 10)
+        try:
+            run(calm, tmp_path / "run", 10)
+        except Exception as error:
+            return type(error).__name__
+        return "nothing was wrong"
+
+    assert together(2, twice) == ["FinishedRun", "FinishedRun"]
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["rows"]["train"] == 10
+
+
+# One process dies once, in the middle of the second epoch, as a machine would that loses its power.
+DYING = """
+import os, signal
+from pathlib import Path
+from calmix.recipes import Recipe, clean
+
+taken = []
+
+def recipe() -> Recipe:
+    term, died = clean(), Path(__file__).with_name("died")
+    def loss(step):
+        taken.append(1)
+        if len(taken) == 6 and os.environ.get("RANK") == "1" and not died.exists():
+            died.write_text("once")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return term(step)
+    return Recipe(loss)
+"""
+
+
+def launched(*words: str, folder: Path, port: int) -> "subprocess.CompletedProcess[str]":
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(calmix.__file__).parents[1]),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "ACCELERATE_USE_CPU": "true",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment,
+        cwd=folder,
+        check=False,
+    )
+
+
+@pytest.fixture
+def command(calm: Path, tmp_path: Path) -> list[str]:
+    """The words of a training command, its table and recipe written to the folder."""
+    for name, seed in (("train", 0), ("dev", 1)):
+        examples = tiny.examples(24, seed=seed)
+        labels = pa.array([examples.label_names[k] for k in examples.labels])
+        write_table(examples.table.append_column("label", labels), tmp_path / f"{name}.csv")
+    (tmp_path / "mine.py").write_text(DYING)
+    words = ["calmix", "train", "train.csv", "--dev", "dev.csv", "--model", str(calm), "--recipe", "mine.py:recipe"]
+    return [*words, "--batch-size", "8", "--lr", "1e-2", "--checkpoint-epochs", "1", "--no-report", "--out"]
+
+
+@pytest.mark.slow
+def test_a_lost_process_is_started_again_and_the_run_goes_on_to_the_same_result(
+    command: list[str], tmp_path: Path
+) -> None:
+    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--master-port"]
+    done = launched(*launcher, "29641", "-m", *command, "lost", folder=tmp_path, port=29641)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "died").exists()
+    done = launched(*launcher, "29642", "-m", *command, "whole", folder=tmp_path, port=29642)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name in ("model/model.safetensors", "predictions-dev.parquet", "datamap.parquet"):
+        assert (tmp_path / "lost" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_accelerate_starts_processes_that_come_to_the_result_of_torchruns(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "died").write_text("")
+    launcher = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port"]
+    done = launched(*launcher, "29643", "-m", *command, "accelerate", folder=tmp_path, port=29643)
+    assert done.returncode == 0, done.stderr[-3000:]
+    torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+    done = launched(*torchrun, "29644", "-m", *command, "torchrun", folder=tmp_path, port=29644)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name in ("model/model.safetensors", "predictions-dev.parquet", "datamap.parquet"):
+        assert (tmp_path / "accelerate" / name).read_bytes() == (tmp_path / "torchrun" / name).read_bytes()
+
+
+def test_what_would_shard_the_model_is_refused_in_one_line(
+    calm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(InputError, match=r"told to shard the model \(FSDP\), but here every process holds all of it"):
+        run(calm, tmp_path / "run", 10)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_checkpoint_in_shards_is_loaded_trained_and_saved_whole(calm: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    model = AutoModelForSequenceClassification.from_pretrained(calm)
+    model.save_pretrained(tmp_path / "shards", max_shard_size="10KB")
+    AutoTokenizer.from_pretrained(calm).save_pretrained(tmp_path / "shards")
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
+    run(tmp_path / "shards", tmp_path / "run", 10)
+    run(calm, tmp_path / "whole", 10)
+    a, b = weights(tmp_path / "run"), weights(tmp_path / "whole")
+    assert all(torch.equal(a[name], b[name]) for name in a)
