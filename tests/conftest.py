@@ -45,6 +45,27 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     return folder
 
 
+@pytest.fixture(scope="session")
+def image_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """Return `image_checkpoint(architecture, classes=3, channels=3)`: the folder of a tiny classifier of images."""
+    import tiny
+
+    root = tmp_path_factory.mktemp("image-checkpoints")
+
+    @cache
+    def folder(architecture: str = "convnet", *, classes: int = 3, channels: int = 3) -> Path:
+        name = f"{architecture}-{classes}-{channels}"
+        return tiny.build_image(architecture, root / name, classes=classes, channels=channels)
+
+    return folder
+
+
+@pytest.fixture(params=["convnet", "resnet", "vit", "convnext"])
+def image_architecture(request: pytest.FixtureRequest) -> str:
+    """Each kind of network of images in turn."""
+    return str(request.param)
+
+
 @pytest.fixture(params=["bert", "roberta", "distilbert", "electra", "deberta-v2", "modernbert", "mpnet", "llama"])
 def architecture(request: pytest.FixtureRequest) -> str:
     """Each supported architecture in turn."""

@@ -193,6 +193,69 @@ def build(
     return folder
 
 
+IMAGE_ARCHITECTURES = ("convnet", "resnet", "vit", "convnext")
+"""Networks of images: our own, and those of transformers."""
+
+SIDE = 8
+
+
+def pixels(n: int, *, grey: bool = False, seed: int = 0) -> tuple[list[np.ndarray], list[str]]:
+    """Return noisy images of 8 × 8 pixels, a bright bar in them, and their labels: where the bar is."""
+    rng = np.random.default_rng(seed)
+    found = rng.integers(0, 100, (n, SIDE, SIDE) if grey else (n, SIDE, SIDE, 3)).astype(np.uint8)
+    for i, image in enumerate(found):
+        at = 1 + 2 * (i % len(LABELS))
+        image[at : at + 2] += 150
+    return list(found), [LABELS[i % len(LABELS)] for i in range(n)]
+
+
+def images(n: int, *, grey: bool = False, seed: int = 0) -> Examples:
+    """Return labelled examples of such images."""
+    return Examples.from_images(*pixels(n, grey=grey, seed=seed))
+
+
+def image_folder(folder: Path, n: int, *, seed: int = 0) -> Path:
+    """Write such images as PNG files, a folder for each class, and return the folder of all."""
+    from PIL import Image
+
+    for i, (image, label) in enumerate(zip(*pixels(n, seed=seed), strict=True)):
+        (folder / label).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / label / f"{i:03}.png")
+    return folder
+
+
+def build_image(
+    architecture: str, folder: Path, *, classes: int = len(LABELS), channels: int = 3, seed: int = 0
+) -> Path:
+    """Write a checkpoint of a classifier of tiny images with random weights, and return its folder."""
+    from transformers import AutoConfig, AutoModelForImageClassification
+
+    from calmix.models.convnets import ConvNetConfig
+    from calmix.models.pixels import Preparation
+
+    common: dict[str, Any] = {"num_channels": channels, "num_labels": classes}
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if architecture == "convnet":
+            config = ConvNetConfig(depths=[1, 1], widths=[8, 16], **common)
+        elif architecture == "vit":
+            shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+            config = AutoConfig.for_model("vit", image_size=SIDE, patch_size=4, **shape, **common)
+        elif architecture == "resnet":
+            shape = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
+            config = AutoConfig.for_model("resnet", **shape, **common)
+        else:
+            shape = {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2, "patch_size": 2}
+            config = AutoConfig.for_model("convnext", image_size=SIDE, **shape, **common)
+        model = AutoModelForImageClassification.from_config(config)
+    if classes == len(LABELS):
+        model.config.id2label = dict(enumerate(LABELS))
+        model.config.label2id = {name: i for i, name in enumerate(LABELS)}
+    model.save_pretrained(folder)
+    Preparation(SIDE, SIDE, (0.4,) * channels, (0.3,) * channels).save_pretrained(folder)
+    return folder
+
+
 def spread(model: nn.Module) -> None:
     """Draw weights large enough that inputs matter: at the usual 0.02 all logits of a tiny model look alike."""
     with torch.no_grad():

@@ -310,7 +310,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 def test_a_word_that_is_no_choice_is_met_with_those_there_are(calmix: Any) -> None:
     ended = calmix("train", "good.csv", "--schedule", "cosine")
     assert (ended.code, ended.out) == (2, "")
-    assert "'--schedule': 'cosine' is not one of 'linear', 'constant' (see" in ended.err
+    assert "'--schedule': 'cosine' is not one of 'linear', 'constant', 'steps' (see" in ended.err
 
 
 def test_a_background_job_that_ignores_ctrl_c_can_be_terminated() -> None:

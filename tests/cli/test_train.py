@@ -199,19 +199,6 @@ def test_two_processes_print_once(words: Any, place: Path) -> None:
     assert again.stderr.count("calmix: run: holds this very run, finished") == 1
 
 
-def test_training_on_images_is_refused_in_one_line(calmix: Any, checkpoint: Any, place: Path) -> None:
-    from PIL import Image
-
-    for name in ("cat", "dog"):
-        (place / "images" / name).mkdir(parents=True)
-        Image.new("RGB", (2, 2)).save(place / "images" / name / "a.png")
-    ended = calmix("train", "images", "--model", checkpoint("bert"), "--out", "run")
-    assert ended.code == 2
-    assert ended.err.strip().endswith("images: holds images; training on images is not there yet")
-    assert len(ended.err.strip().splitlines()) == 1
-    assert not (place / "run").exists()
-
-
 def test_a_sentence_cnn_begins_with_vectors_from_a_file(calmix: Any, files: Any, place: Path) -> None:
     (place / "v.txt").write_text("cat 1 2 3\nrain 4 5 6\n")
     words = ("train", files["train"], "--dev", files["dev"], "--epochs", 1, "--no-report")

@@ -122,8 +122,8 @@ def test_of_a_film_the_first_frame():
         (b"P5 3", "cat.png: this is no PNG, JPEG"),
         (b"P5 0 4 255\n", "cat.png: the image has no pixels"),
         (huge_png(20_000, 20_000), "cat.png: .*too large; scale the image down"),
-        (huge_png(10_000, 8_001), "cat.png: 10000 × 8001 pixels, more than 80 million"),
-        (b"P5 20000 20000 255\n", "cat.png: 20000 × 20000 pixels"),
+        (huge_png(10_000, 8_001), "cat.png: 10000 × 8001, more than 80 million pixels"),
+        (b"P5 20000 20000 255\n", "cat.png: 20000 × 20000, more"),
     ],
 )
 def test_what_is_no_image_is_refused_by_its_header(data, message):
@@ -135,7 +135,7 @@ def test_what_is_no_image_is_refused_by_its_header(data, message):
 
 @pytest.mark.filterwarnings("error")
 def test_pillow_does_not_warn_of_what_is_refused():
-    with pytest.raises(InputError, match="12000 × 12000 pixels"):
+    with pytest.raises(InputError, match="12000 × 12000, more"):
         check_image(huge_png(12_000, 12_000), "cat.png")
 
 

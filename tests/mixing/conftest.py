@@ -9,7 +9,7 @@ import tiny
 import torch
 
 from calmix.mixing import Step, fill_tokens
-from calmix.models import encode, load_trained
+from calmix.models import encode, load_trained, pack_images
 
 MakeStep = Callable[..., Step]
 
@@ -40,6 +40,24 @@ def make_step(checkpoint: Any) -> MakeStep:
             fill=fill_tokens(tokenizer),
             rows=every,
             signals={"teacher": torch.randn(rows, choices or 3, generator=torch.Generator().manual_seed(seed + 1))},
+        )
+
+    return make
+
+
+@pytest.fixture
+def image_step(image_checkpoint: Any) -> MakeStep:
+    """Return `image_step(architecture)`: five images and a model whose batch norm and dropout stand still."""
+
+    def make(architecture: str = "convnet", *, seed: int = 0) -> Step:
+        model, how = load_trained(image_checkpoint(architecture))
+        examples, every = tiny.images(5, seed=seed), torch.arange(5)
+        return Step(
+            model=model,
+            inputs=pack_images(examples, how).batch(every),
+            targets=torch.nn.functional.one_hot(torch.from_numpy(examples.labels), 3).float(),
+            generator=torch.Generator().manual_seed(seed),
+            rows=every,
         )
 
     return make

@@ -261,3 +261,39 @@ def test_inputs_and_model_are_left_as_they_were(make_step: Any, architecture: st
     assert all(torch.equal(step.inputs[name], tensor) for name, tensor in before.items())
     assert torch.equal(step.forward(step.inputs), plain)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in step.model.modules())
+
+
+# ---- images
+
+
+def test_pixels_are_mixed_before_the_network_sees_them(image_step: Any, image_architecture: str) -> None:
+    step = image_step(image_architecture)
+    pixels = mix(step.inputs["pixel_values"], SWAPPED, WEIGHTS)
+    expected = step.model(pixel_values=pixels).logits
+    torch.testing.assert_close(mixed_logits(step, SWAPPED, WEIGHTS, level=0), expected)
+
+
+def test_a_stage_is_mixed_where_the_next_one_reads_it(image_step: Any) -> None:
+    step = image_step("convnet")
+    body = step.model.body
+    hidden = mix(body.stages[0](body.stem(step.inputs["pixel_values"])), SWAPPED, WEIGHTS)
+    expected = step.model.classifier(body.stages[1](hidden).mean((2, 3)))
+    torch.testing.assert_close(mixed_logits(step, SWAPPED, WEIGHTS, level=1), expected)
+
+
+def test_mixed_images_alone_or_in_equal_shares_are_what_they_should_be(
+    image_step: Any, image_architecture: str
+) -> None:
+    step = image_step(image_architecture)
+    for level in (0, 1, 2, "head"):
+        alone = mixed_logits(step, SWAPPED, torch.ones(5), level=level)
+        torch.testing.assert_close(alone, step.logits, rtol=1e-4, atol=1e-5)
+        other = mixed_logits(step, SWAPPED, torch.zeros(5), level=level)
+        torch.testing.assert_close(other, step.logits[SWAPPED], rtol=1e-4, atol=1e-5)
+        half = mixed_logits(step, SWAPPED, torch.full((5,), 0.5), level=level)
+        torch.testing.assert_close(half, half[SWAPPED], rtol=1e-4, atol=1e-5)
+
+
+def test_networks_of_convolutions_have_no_dense_layer_before_the_head(image_step: Any) -> None:
+    with pytest.raises(InputError, match="no dense layer before its head"):
+        mixed_logits(image_step("convnet"), SWAPPED, WEIGHTS, level="inner")

@@ -126,3 +126,27 @@ def test_a_teacher_is_given_to_recipes_that_learn_from_one_and_to_no_other(model
         batch_loss(distil(), model, batch, **common)
     with pytest.raises(InputError, match="does not look at a teacher's logits"):
         batch_loss(erm(), model, batch, teacher=logits, **common)
+
+
+def test_a_batch_of_images_needs_no_tokenizer(image_checkpoint: Any, image_architecture: str) -> None:
+    from calmix.mixing import RECIPES
+    from calmix.mixing.loss import batch_loss
+    from calmix.models import load_trained, pack_images
+
+    model, how = load_trained(image_checkpoint(image_architecture))
+    examples = tiny.images(6)
+    batch = pack_images(examples, how).batch(torch.arange(6)) | {"labels": torch.from_numpy(examples.labels)}
+    for name in ("erm", "input-mixup", "manifold-mixup", "feature-mixup", "on-off-manifold", "aum-saliency"):
+        model.zero_grad()
+        batch_loss(RECIPES[name](), model.train(), batch, generator=torch.Generator().manual_seed(0)).backward()
+        assert all(p.grad is None or torch.isfinite(p.grad).all() for p in model.parameters())
+        assert any(p.grad is not None and p.grad.any() for p in model.parameters())
+
+
+def test_a_batch_of_texts_needs_the_tokenizer(checkpoint: Any) -> None:
+    from calmix.models import load_trained
+
+    model, _ = load_trained(checkpoint("bert"))
+    batch = {"input_ids": torch.ones(2, 3, dtype=torch.long), "labels": torch.tensor([0, 1])}
+    with pytest.raises(InputError, match="needs the tokenizer"):
+        batch_loss(erm(), model, batch, generator=torch.Generator())

@@ -107,3 +107,20 @@ def test_a_model_without_a_head_is_refused() -> None:
         anatomy(headless)
     with pytest.raises(InputError, match="not a transformers classifier"):
         anatomy(AutoModel.from_config(tiny.config("bert")))
+
+
+def test_networks_of_images_have_stages_or_layers_and_a_head_that_reads_what_was_pooled(
+    image_checkpoint: Any, image_architecture: str
+) -> None:
+    model, _ = load_trained(image_checkpoint(image_architecture))
+    parts = anatomy(model)
+    order: list[str] = []
+    read: list[torch.Tensor] = []
+    for path in parts.layers:
+        model.get_submodule(path).register_forward_hook(lambda *_, path=path: order.append(path))
+    head_of(model).register_forward_pre_hook(lambda _module, args: read.append(args[0]))
+    logits = model(torch.randn(2, 3, tiny.SIDE, tiny.SIDE)).logits
+    assert (len(parts.layers), order) == (2, list(parts.layers))
+    assert parts.embeddings == ""
+    assert read[0].shape == (2, 16)
+    assert torch.equal(head_of(model)(read[0]), logits)

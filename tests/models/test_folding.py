@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
+from transformers import (
+    AutoModelForImageClassification,
+    AutoModelForMultipleChoice,
+    AutoModelForSequenceClassification,
+)
 
 from calmix.errors import InputError
 from calmix.models import (
@@ -110,3 +114,21 @@ def test_a_temperature_that_is_none_is_refused(checkpoint: Any, temperature: flo
     with pytest.raises(InputError, match="must be a positive number"):
         fold(model, temperature)
     assert torch.equal(head_of(model).weight, weight)
+
+
+def test_a_temperature_goes_into_networks_of_images_too(
+    image_checkpoint: Any, image_architecture: str, tmp_path: Path
+) -> None:
+    from calmix.models import pack_images
+
+    model, how = load_trained(image_checkpoint(image_architecture))
+    pixels = pack_images(tiny.images(9), how)
+    before = predict_logits(model, pixels)
+    fold(model, 1.7)
+    save(model, how, tmp_path / "folded")
+    plain = AutoModelForImageClassification.from_pretrained(tmp_path / "folded")
+    after = predict_logits(plain, pixels)
+    torch.testing.assert_close(_softmax(after), _softmax(before / 1.7), atol=1e-6, rtol=1e-5)
+    loaded, same_how = load_trained(tmp_path / "folded")
+    assert folded_temperature(loaded) == pytest.approx(1.7)
+    assert same_how == how

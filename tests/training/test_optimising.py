@@ -14,7 +14,9 @@ from calmix.training.optimising import (
     check_hyper,
     gradient_norms,
     learning_rate,
+    optimizer_for,
     set_learning_rate,
+    sgd,
     update_unless_bad,
 )
 
@@ -36,7 +38,7 @@ def test_without_warm_up_the_first_step_has_the_peak() -> None:
     assert rates(4, 0.0, "constant") == [1.0] * 4
 
 
-@pytest.mark.parametrize("schedule", ["linear", "constant"])
+@pytest.mark.parametrize("schedule", ["linear", "constant", "steps"])
 @pytest.mark.parametrize("steps", [1, 2, 7])
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 1.0])
 def test_the_rate_is_above_0_and_never_above_the_peak(steps: int, warmup: float, schedule: Any) -> None:
@@ -144,3 +146,37 @@ def test_settings_come_back_as_plain_numbers() -> None:
 def test_what_cannot_be_meant_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=f"--{next(iter(bad)).replace('_', '-')} must"):
         check_hyper(bad)
+
+
+@pytest.mark.parametrize("momentum_steps", [1, 4])
+def test_sgd_has_nesterov_momentum_and_decays_everything(momentum_steps: int) -> None:
+    torch.manual_seed(0)
+    ours = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    theirs = copy.deepcopy(ours)
+    optimizer = optimizer_for("sgd", ours.parameters(), lr=0.1, weight_decay=0.05)
+    other = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.05)
+    for _ in range(momentum_steps):
+        batch = torch.randn(5, 4)
+        for model in (ours, theirs):
+            model.zero_grad()
+            model(batch).square().sum().backward()
+        update_unless_bad([optimizer], gradient_norms([optimizer]), clip=float("inf"))
+        other.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_sgd_skips_a_bad_first_step_and_remembers_nothing_of_it() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = sgd(model.parameters(), lr=0.1, weight_decay=0.0)
+    before = model.weight.detach().clone()
+    (model(torch.full((1, 2), torch.inf)).sum() * 0).backward()
+    assert float(update_unless_bad([optimizer], gradient_norms([optimizer]), clip=1.0)) == 1
+    assert torch.equal(before, model.weight)
+    assert not any(slots["momentum_buffer"].any() for slots in optimizer.state.values())
+
+
+def test_the_rate_is_halved_four_times_as_thulasidasan_et_al_do() -> None:
+    found = rates(200, 0.0, "steps")
+    assert [step for step in range(1, 200) if found[step] != found[step - 1]] == [2, 60, 120, 160]
+    assert (found[0], found[199]) == (1.0, 1 / 16)

@@ -1,13 +1,15 @@
 """Checkpoints of an unfinished run: whole, checked, and two of them kept."""
 
+import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from calmix.training.optimising import adamw
+from calmix.training.optimising import adamw, optimizer_for
 from calmix.training.state import latest, load_optimizer, optimizer_tensors, save_state
 
 
@@ -120,3 +122,27 @@ def test_an_optimiser_goes_on_where_it_was(tmp_path: Path) -> None:
     load_optimizer(resumed, found[0]["optimizer"])
     learn(other, resumed)
     assert torch.equal(model.weight, other.weight)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_an_optimiser_goes_on_as_if_it_had_not_been_saved_whatever_the_layout_of_the_weights(
+    name: Any, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    batches = torch.randn(4, 2, 3, 8, 8)
+    stayed = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    saved = copy.deepcopy(stayed)
+    first = optimizer_for(name, stayed.parameters(), lr=0.1, weight_decay=0.1)
+    second = optimizer_for(name, saved.parameters(), lr=0.1, weight_decay=0.1)
+    for step, batch in enumerate(batches):
+        if step == 2:
+            save_state(tmp_path, step, {"optimizer": optimizer_tensors(second)}, {})
+            found = latest(tmp_path)
+            assert found is not None
+            second = optimizer_for(name, saved.parameters(), lr=0.1, weight_decay=0.1)
+            load_optimizer(second, found[0]["optimizer"])
+        for model, optimizer in ((stayed, first), (saved, second)):
+            optimizer.zero_grad()
+            model(batch).square().sum().backward()
+            optimizer.step()
+    assert torch.equal(stayed.weight, saved.weight)

@@ -139,15 +139,15 @@ def test_a_run_that_cannot_begin_does_not_keep_the_others_from_it(
 def test_a_run_that_goes_bad_is_given_up_and_the_others_go_on(
     checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    network = pipeline._network
+    load_network = pipeline.load_network
 
-    def poisoned(pretrained: str, sets: Any, seed: int, *rest: Any) -> Any:
-        model, tokenizer = network(pretrained, sets, seed, *rest)
+    def poisoned(*args: Any, seed: int, **options: Any) -> Any:
+        loaded = load_network(*args, seed=seed, **options)
         if seed == 1:
-            model.classifier.bias.data[0] = torch.nan
-        return model, tokenizer
+            loaded.network.classifier.bias.data[0] = torch.nan  # type: ignore[union-attr, operator]
+        return loaded
 
-    monkeypatch.setattr(pipeline, "_network", poisoned)
+    monkeypatch.setattr(pipeline, "load_network", poisoned)
     monkeypatch.setattr("calmix.training.lowering.Lowered.agrees", lambda *_: True)
     found = together(checkpoint("bert"), tmp_path, range(3))
     assert [type(run) for run in found] == [Run, TrainingError, Run]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calmix.cli.parsing import Judged, Record
+from calmix.cli.parsing import Augment, Judged, Record
 from calmix.cli.showing import note, print_json, training_bar
 
 if TYPE_CHECKING:
@@ -20,11 +20,24 @@ def map_(
     out: Annotated[
         Path, typer.Option(help="Folder for the map; an unfinished one goes on. With --apply: file for the table.")
     ],
-    model: Annotated[str, typer.Option(help="Folder or hub name of a pretrained encoder, or `minilm`.")] = "minilm",
-    epochs: Annotated[int, typer.Option(help="Passes over the data; the map is read off all of them.")] = 3,
-    batch_size: Annotated[int, typer.Option(help="Samples per update.")] = 32,
-    lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 5e-5,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Folder or hub name of a pretrained model, or `minilm`. For images also resnet18, resnet34, resnet50, "
+            "resnext101 and vgg16, which begin with random weights: second defaults."
+        ),
+    ] = "minilm",
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the data; the map is read off all of them. Default: 3, or 30.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples per update. Default: 32, or 128.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate. Default: 5e-5, or 0.1.")] = None,
     max_length: Annotated[int, typer.Option(help="Tokens per text at most.")] = 256,
+    image_size: Annotated[
+        int | None,
+        typer.Option(help="Height and width to scale images to. Default: what the model says, or their own."),
+    ] = None,
+    augment: Annotated[Augment, typer.Option(help="Move and mirror images in training.")] = Augment.crop_flip,
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
     filtered: Annotated[
         bool, typer.Option("--filter", help="Two more runs with threshold samples find mislabelled ones (TDMixUp).")
@@ -90,6 +103,8 @@ def map_(
                 batch_size=batch_size,
                 lr=lr,
                 max_length=max_length,
+                image_size=image_size,
+                augment=augment.value,
                 seed=seed,
                 filtered=filtered,
                 judged=judged.value,
@@ -153,15 +168,21 @@ def _write_clean(train: str, examples: "Examples", columns: dict[str, Any], done
 
 
 def _whole_table(train: str, examples: "Examples", columns: dict[str, Any]) -> tuple[Any, str]:
-    """Return the table as it was, columns and all, and which holds the label; of a hub data set, its examples."""
+    """Return the table as it was, columns and all, and which holds the label; of others, one with their examples."""
     import numpy as np
     import pyarrow as pa
 
     from calmix.data import read_table
     from calmix.data.columns import find_columns
+    from calmix.data.idx import is_idx
     from calmix.data.origin import Origin
     from calmix.data.reading import names_hub
 
+    if examples.kind == "image" and (Path(train).is_dir() or is_idx(train)):
+        # Where the images were in files, the table has their bytes.
+        files = pa.array([examples.images.encoded(row) for row in range(len(examples))], pa.large_binary())
+        names = pa.array([examples.label_names[k] for k in examples.labels])
+        return pa.table({"id": examples.table["id"], "image": files, "label": names}), "label"
     if not (names_hub(train) or Path(train).is_dir()):
         table = read_table(train)
         return table, find_columns(table, Origin(train), **columns).label or ""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from calmix.models import Predictor
 
 __all__ = [
+    "Augment",
     "DropoutRate",
     "Judged",
     "Members",
@@ -58,6 +59,14 @@ class Judged(StrEnum):
     easy = "easy"
     ambiguous = "ambiguous"
     both = "both"
+
+
+class Augment(StrEnum):
+    """What is done to images in training."""
+
+    crop_flip = "crop-flip"
+    crop = "crop"
+    none = "none"
 
 
 class Record(StrEnum):

@@ -1,4 +1,4 @@
-"""`calmix train`: from a table of labelled texts to a calibrated checkpoint."""
+"""`calmix train`: from labelled texts or images to a calibrated checkpoint."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calmix.cli.parsing import Record, named_files, pairs, weights
+from calmix.cli.parsing import Augment, Record, named_files, pairs, weights
 from calmix.cli.showing import figures_table, guarantee_lines, note, plain, print_json, training_bar
 
 if TYPE_CHECKING:
@@ -24,6 +24,12 @@ _DATA, _TRAINING, _RUN = "Data", "Training", "Run"
 class _Schedule(StrEnum):
     linear = "linear"
     constant = "constant"
+    steps = "steps"
+
+
+class _Optimizer(StrEnum):
+    adamw = "adamw"
+    sgd = "sgd"
 
 
 class _Select(StrEnum):
@@ -41,7 +47,10 @@ class _Precision(StrEnum):
 
 
 def train(
-    train: Annotated[str, typer.Argument(metavar="TRAIN", help="CSV, TSV, JSONL or Parquet file, or a hub data set.")],
+    train: Annotated[
+        str,
+        typer.Argument(metavar="TRAIN", help="CSV, TSV, JSONL or Parquet file, folder of images, or a hub data set."),
+    ],
     dev: Annotated[
         str | None, typer.Option(help="Data to choose the epoch and the temperature by.", rich_help_panel=_DATA)
     ] = None,
@@ -64,13 +73,25 @@ def train(
     max_length: Annotated[
         int, typer.Option(help="Tokens per text at most; longer ones are cut.", rich_help_panel=_DATA)
     ] = 256,
+    image_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Height and width to scale images to. Default: what the model says, or their own if it is small.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    augment: Annotated[
+        Augment, typer.Option(help="Move and mirror images in training.", rich_help_panel=_DATA)
+    ] = Augment.crop_flip,
     class_weights: Annotated[
         str | None, typer.Option(help="`balanced`, or NAME=WEIGHT,NAME=WEIGHT.", rich_help_panel=_DATA)
     ] = None,
     model: Annotated[
         str,
         typer.Option(
-            help="Folder or hub name of a pretrained encoder, `minilm`, or `sentence-cnn`.", rich_help_panel=_TRAINING
+            help="Folder or hub name of a pretrained model, `minilm`, or `sentence-cnn`. For images also resnet18, "
+            "resnet34, resnet50, resnext101 and vgg16, which begin with random weights: second defaults.",
+            rich_help_panel=_TRAINING,
         ),
     ] = "minilm",
     vectors: Annotated[
@@ -84,19 +105,38 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="An option of the recipe.", rich_help_panel=_TRAINING),
     ] = None,
-    epochs: Annotated[int, typer.Option(help="Passes over the data.", rich_help_panel=_TRAINING)] = 3,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the data. Default: 3, or 30.", rich_help_panel=_TRAINING)
+    ] = None,
     batch_size: Annotated[
-        int, typer.Option(help="Samples per update, over all processes.", rich_help_panel=_TRAINING)
-    ] = 32,
+        int | None,
+        typer.Option(help="Samples per update, over all processes. Default: 32, or 128.", rich_help_panel=_TRAINING),
+    ] = None,
+    optimizer: Annotated[
+        _Optimizer | None,
+        typer.Option(help="sgd has Nesterov momentum. Default: adamw, or sgd.", rich_help_panel=_TRAINING),
+    ] = None,
     lr: Annotated[
-        float, typer.Option(help="Peak learning rate; base-size models: 1e-5 or 2e-5.", rich_help_panel=_TRAINING)
-    ] = 5e-5,
-    weight_decay: Annotated[float, typer.Option(help="AdamW's weight decay.", rich_help_panel=_TRAINING)] = 0.0,
-    warmup: Annotated[float, typer.Option(help="Share of steps with a rising rate.", rich_help_panel=_TRAINING)] = 0.1,
+        float | None,
+        typer.Option(
+            help="Peak learning rate; base-size models: 1e-5 or 2e-5. Default: 5e-5, or 0.1.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    weight_decay: Annotated[
+        float | None, typer.Option(help="Weight decay. Default: 0, or 5e-4.", rich_help_panel=_TRAINING)
+    ] = None,
+    warmup: Annotated[
+        float | None,
+        typer.Option(help="Share of steps with a rising rate. Default: 0.1, or 0.", rich_help_panel=_TRAINING),
+    ] = None,
     schedule: Annotated[
-        _Schedule, typer.Option(help="The learning rate after warm-up.", rich_help_panel=_TRAINING)
-    ] = _Schedule.linear,
-    clip: Annotated[float, typer.Option(help="Largest gradient norm; 0: any.", rich_help_panel=_TRAINING)] = 1.0,
+        _Schedule | None,
+        typer.Option(help="The learning rate after warm-up. Default: linear, or steps.", rich_help_panel=_TRAINING),
+    ] = None,
+    clip: Annotated[
+        float | None, typer.Option(help="Largest gradient norm; 0: any. Default: 1, or 0.", rich_help_panel=_TRAINING)
+    ] = None,
     accumulate: Annotated[
         int, typer.Option(help="Parts to cut a batch into, to save memory.", rich_help_panel=_TRAINING)
     ] = 1,

@@ -1,6 +1,8 @@
 """From a table, or Python lists, to `Examples`."""
 
+import os
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,16 +10,18 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from calmix.data.columns import Columns
+from calmix.data.decoding import check_image, colour_file, grey_file
 from calmix.data.examples import Examples
-from calmix.data.images import image_cells
+from calmix.data.images import image_cells, image_columns, image_key, read_image
 from calmix.data.jsonlines import as_array
 from calmix.data.keys import content_ids
 from calmix.data.labels import Cells, choice_labels, class_labels, distinct_cells
 from calmix.data.origin import Origin, listed
 from calmix.data.texts import choice_cells, id_cells, text_cells
 from calmix.data.votes import vote_targets
+from calmix.errors import InputError
 
-__all__ = ["examples_from_content", "examples_from_lists", "examples_from_table"]
+__all__ = ["examples_from_content", "examples_from_images", "examples_from_lists", "examples_from_table"]
 
 
 def examples_from_table(
@@ -125,8 +129,47 @@ def examples_from_lists(
     table = pa.table({name: as_array(list(values)) for name, values in given.items()})
     columns = Columns("text", None if text_b is None else "text_b", (), None, None, None)
     examples = examples_from_table(table, columns, origin, label_names=label_names)
-    if labels is None:
-        return examples
+    return examples if labels is None else _labelled(examples, labels, origin)
+
+
+def examples_from_images(
+    images: Sequence[str | Path | bytes | NDArray[np.uint8]],
+    labels: Sequence[Hashable] | NDArray[Any] | None = None,
+    *,
+    label_names: Sequence[str] | None = None,
+) -> Examples:
+    """Examples from image files, their bytes, or pixels: uint8 [height, width] or [height, width, 3]."""
+    origin = Origin("images")
+    if labels is not None and len(labels) != len(images):
+        raise origin.error(f"{len(images)} images, but {len(labels)} labels")
+    if not len(images):
+        raise origin.error("there are none")
+    data, names = [], []
+    for place, image in enumerate(images, start=1):
+        names.append(os.path.abspath(image) if isinstance(image, str | Path) else f"images: number {place}")
+        data.append(_image_file(image, names[-1]))
+        check_image(data[-1], names[-1])
+    content = image_columns(data, names, [image_key(each) for each in data])
+    columns = Columns("", None, (), None, None, None)
+    examples = examples_from_content(content, pa.table({}), columns, origin, label_names=label_names)
+    return examples if labels is None else _labelled(examples, labels, origin)
+
+
+def _image_file(image: Any, name: str) -> bytes:
+    if isinstance(image, str | Path):
+        return read_image(Path(image))
+    if isinstance(image, bytes):
+        return image
+    pixels = np.asarray(image)
+    if pixels.dtype != np.uint8 or not (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)):
+        raise InputError(
+            f"{name}: is neither a path, bytes, nor uint8 [height, width] or [height, width, 3], but "
+            f"{pixels.dtype} {list(pixels.shape)}"
+        )
+    return grey_file(pixels) if pixels.ndim == 2 else colour_file(pixels)
+
+
+def _labelled(examples: Examples, labels: Sequence[Hashable] | NDArray[Any], origin: Origin) -> Examples:
     seen: dict[tuple[type, Hashable], int] = {}
     # Python takes True, 1 and 1.0 for the same key; the type keeps them apart.
     codes = [seen.setdefault((type(value), value), len(seen)) for value in labels]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calmix.errors import InputError
 
-__all__ = ["MOST_BYTES", "MOST_PIXELS", "check_image", "decode_image", "grey_file"]
+__all__ = ["MOST_BYTES", "MOST_PIXELS", "check_image", "colour_file", "decode_image", "grey_file", "is_grey"]
 
 MOST_PIXELS = 80_000_000  # below what Pillow itself warns of
 MOST_BYTES = 1 << 28
@@ -58,10 +58,24 @@ def decode_image(data: bytes, name: str) -> NDArray[np.uint8]:
         raise InputError(f"{name}: the image is cut short or damaged; replace it or take it out") from error
 
 
+def is_grey(data: bytes) -> bool:
+    """Whether an image is one of those that `grey_file` makes."""
+    return _GREY_HEADER.match(data) is not None
+
+
 def grey_file(pixels: NDArray[np.uint8]) -> bytes:
     """The bytes of a binary PGM file with these grey pixels [height, width], which `decode_image` reads."""
     height, width = pixels.shape
     return b"P5 %d %d 255\n" % (width, height) + pixels.tobytes()
+
+
+def colour_file(pixels: NDArray[np.uint8]) -> bytes:
+    """The bytes of a PNG file with these pixels [height, width, 3]."""
+    from PIL import Image
+
+    file = BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", compress_level=1)
+    return file.getvalue()
 
 
 def _opened(data: bytes, name: str) -> Any:
@@ -91,14 +105,16 @@ def _opened(data: bytes, name: str) -> Any:
 
 def _bounded(width: int, height: int, name: str) -> tuple[int, int]:
     if width * height > MOST_PIXELS:
-        raise _too_large(name, f"{width} × {height} pixels, ")
+        raise _too_large(name, f"{width} × {height}, ")
     if not width * height:
         raise InputError(f"{name}: the image has no pixels; replace it or take it out")
     return width, height
 
 
 def _too_large(name: str, size: str = "") -> InputError:
-    return InputError(f"{name}: {size}more than {MOST_PIXELS // 1_000_000} million: too large; scale the image down")
+    return InputError(
+        f"{name}: {size}more than {MOST_PIXELS // 1_000_000} million pixels: too large; scale the image down"
+    )
 
 
 def _grey_pixels(data: bytes, header: re.Match[bytes], name: str) -> NDArray[np.uint8]:

@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from calmix.data.images import Images
 
 __all__ = ["Examples"]
@@ -69,6 +71,19 @@ class Examples:
         from calmix.data.building import examples_from_lists
 
         return examples_from_lists(texts, labels, text_b=text_b, label_names=label_names)
+
+    @classmethod
+    def from_images(
+        cls,
+        images: "Sequence[str | Path | bytes | NDArray[np.uint8]]",
+        labels: Sequence[Hashable] | NDArray[Any] | None = None,
+        *,
+        label_names: Sequence[str] | None = None,
+    ) -> "Examples":
+        """Examples from image files, their bytes, or pixels (uint8 [height, width] or [height, width, 3])."""
+        from calmix.data.building import examples_from_images
+
+        return examples_from_images(images, labels, label_names=label_names)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)

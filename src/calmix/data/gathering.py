@@ -74,7 +74,8 @@ def has_inside(folder: Path, name: str) -> bool:
 
 
 def find_inside(folder: Path, name: str) -> Path:
-    """Return the file of this name, its ending left out or not, which must lie inside the folder, links followed."""
+    """Return the file, or folder of images, of this name, its ending left out or not, which must lie inside the folder,
+    links followed."""
     if path := _found(folder, name):
         if not path.resolve().is_relative_to(folder.resolve()):
             raise InputError(f"{path}: leads out of the data folder")
@@ -86,13 +87,15 @@ def _found(folder: Path, name: str) -> Path | None:
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise InputError(f"{name}: files of a task are named relative to the data folder, and stay inside it")
     endings = ["", *(f"{kind}{packed}" for kind in FORMATS for packed in ("", *COMPRESSIONS))]
+    if (folder / name).is_dir():
+        return folder / name
     return next((path for ending in endings if (path := folder / f"{name}{ending}").is_file()), None)
 
 
 def _read(part: Part, folder: Path | None) -> Examples:
     columns: dict[str, Any] = dict(part.columns)
     if folder is not None:
-        examples = read_examples(find_inside(folder, part.file), **columns)
+        examples = read_examples(find_inside(folder, part.file), split=part.split, **columns)
     elif part.hub:
         examples = read_examples(part.hub, split=part.split, labelled=None, **columns)
         # The hub marks what annotators did not agree on with no label.

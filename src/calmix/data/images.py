@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from calmix.data.decoding import MOST_BYTES, check_image, decode_image
+from calmix.data.decoding import MOST_BYTES, check_image, decode_image, is_grey
 from calmix.data.origin import Origin, shown
 from calmix.errors import InputError
 
@@ -37,6 +37,15 @@ class Images:
 
     def __iter__(self) -> Iterator[NDArray[np.uint8]]:
         return (self[row] for row in range(len(self)))
+
+    @property
+    def are_grey(self) -> bool:
+        """Whether all images are grey, as those of IDX files are: [height, width]."""
+        return all(cell.is_valid and is_grey(cell.as_py()) for cell in self._data)
+
+    def size(self, row: int) -> tuple[int, int]:
+        """The width and height that the header of a row's image tells."""
+        return check_image(self.encoded(row), self._from[row].as_py())
 
     def encoded(self, row: int) -> bytes:
         """The bytes of the image file of a row."""

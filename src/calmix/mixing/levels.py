@@ -13,7 +13,8 @@ from calmix.models import Site, counts_from_padding, last_tokens, rewriting, sit
 __all__ = ["Level", "Mask", "Padding", "mixed_logits"]
 
 Level = int | Literal["inner", "head"]
-"""0: input embeddings; k: after layer k; `inner`: before the head's dense layer; `head`: what the head reads."""
+"""0: input embeddings, or pixels; k: after layer k, or stage k; `inner`: before the head's dense layer; `head`: what
+the head reads."""
 
 Padding = Literal["sep", "pad", "unused", "none", "max"]
 """What the shorter of a pair is filled up with where the longer one goes on: see `mixed_logits`."""
@@ -39,6 +40,7 @@ def mixed_logits(
     one's tail stays as it is). `max` fills every text with separators to the width of the batch. What is filled
     in continues the positions, and is in the segment, of the longer text. A forward has one attention mask: with
     `union`, the layers below a hidden level also see what was filled in, the padding token in the case of `none`.
+    Images are all of one size: `padding` and `mask` mean nothing to them.
     """
     if level == "head":
         return mix(step.logits, partner, weight)
@@ -53,6 +55,13 @@ def mixed_logits(
         with rewriting(step.model, Site(step.anatomy.inner, "input"), mixed):
             return step.forward(step.inputs)
 
+    if level == 0 and "pixel_values" in step.inputs:
+        return step.forward_edited(mixed)
+    site = site_of_layer(step.anatomy, level)
+    if "pixel_values" in step.inputs:
+        with rewriting(step.model, site, mixed):
+            return step.forward(step.inputs)
+
     own = step.inputs["attention_mask"].bool()
     theirs = own[partner]
 
@@ -60,7 +69,6 @@ def mixed_logits(
         mine, other = own.flatten(0, -2)[..., None], theirs.flatten(0, -2)[..., None]
         return torch.where(mine & other, mixed(tensor), torch.where(mine, tensor, tensor[flat_partner]))
 
-    site = site_of_layer(step.anatomy, level)
     inputs = _paired_inputs(step, partner, own, theirs, padding=padding, mask=mask)
     ends = _ends(step, partner, padding=padding, mask=mask)
     with (
@@ -119,9 +127,8 @@ def _read_at(scores: Tensor, ends: Tensor) -> Tensor:
 
 def _per_sequence(step: Step, partner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return partner and weight for each sequence the encoder sees: a row of choices is several."""
-    ids = step.inputs["input_ids"]
-    if ids.dim() == 2:
+    if not step.has_choices:
         return partner, weight
-    choices = ids.shape[1]
+    choices = step.inputs["input_ids"].shape[1]
     offsets = torch.arange(choices, device=partner.device)
     return (partner[:, None] * choices + offsets).flatten(), weight.repeat_interleave(choices)

@@ -20,25 +20,30 @@ def batch_loss(
     batch: Mapping[str, Tensor],
     *,
     generator: torch.Generator,
-    tokenizer: Any,
+    tokenizer: Any = None,
     teacher: Tensor | None = None,
 ) -> Tensor:
     """Return the mean loss of a batch under a recipe, ready for `backward()`.
 
     `batch` is what a transformers model is called with, `labels` included: class indices [rows], or
-    distributions [rows, classes]. `teacher` are a teacher's logits for these rows, for recipes that learn from one.
-    `model` may be wrapped (accelerate, DistributedDataParallel). A compiled model
-    runs uncompiled: what is edited inside it would be left out without any error.
+    distributions [rows, classes]. A batch of images (`pixel_values`) needs no `tokenizer`. `teacher` are a
+    teacher's logits for these rows, for recipes that learn from one. `model` may be wrapped (accelerate,
+    DistributedDataParallel). A compiled model runs uncompiled: what is edited inside it would be left out without
+    any error.
     """
     model, bare = _unwrapped(model)
     if recipe.taught != (teacher is not None):
         raise InputError(f"this recipe {'needs' if recipe.taught else 'does not look at'} a teacher's logits")
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     labels = batch["labels"]
-    ids = inputs["input_ids"]
-    inputs.setdefault("attention_mask", torch.ones_like(ids))
+    ids = inputs.get("input_ids")
+    if ids is not None:
+        if tokenizer is None:
+            raise InputError("a batch of texts needs the tokenizer they were read with")
+        inputs.setdefault("attention_mask", torch.ones_like(ids))
     if labels.dim() == 1:
-        classes = ids.shape[1] if ids.dim() == 3 else int(bare.config.num_labels)  # type: ignore[union-attr, arg-type]
+        choices = ids is not None and ids.dim() == 3
+        classes = ids.shape[1] if choices else int(bare.config.num_labels)  # type: ignore[union-attr, arg-type]
         labels = nn.functional.one_hot(labels, classes)
     variants = recipe.variants(bare)
     variant = 0
@@ -52,7 +57,7 @@ def batch_loss(
         generator=generator,
         rows=torch.arange(len(labels), device=labels.device),
         signals={} if teacher is None else {TEACHER: teacher.float()},
-        fill=fill_tokens(tokenizer),
+        fill={} if ids is None else fill_tokens(tokenizer),
         variant=variant,
     )
     return recipe.loss(step).mean()

@@ -1,4 +1,4 @@
-"""On- and off-manifold regularisation (Kong et al. 2020): two small moves of the embeddings, two more terms."""
+"""On- and off-manifold regularisation (Kong et al. 2020): two small moves of the input, two more terms."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from calmix.mixing.pairing import Pairing
 from calmix.mixing.step import Step
 from calmix.mixing.targets import cross_entropy, mix, smooth
 from calmix.mixing.terms import Term
-from calmix.models import Site, head_input, pooled, rewriting
+from calmix.models import head_input, pooled
 
 __all__ = ["off_manifold", "on_manifold"]
 
@@ -28,7 +28,7 @@ def on_manifold(*, pairing: Pairing, size: float, share: float, smoothing: float
             (gradient,) = torch.autograd.grad(away.sum(), delta)
         # Nobody moves towards himself: rounding alone would choose the direction.
         elsewhere = (partner != torch.arange(len(step), device=step.device)).to(gradient.dtype)
-        per_sequence = elsewhere.repeat_interleave(len(gradient) // len(step)).view(-1, 1, 1)
+        per_sequence = elsewhere.repeat_interleave(len(gradient) // len(step)).view(-1, *[1] * (gradient.dim() - 1))
         logits = _moved(step, -size * per_sequence * _unit(gradient))
         weight = torch.full((len(step),), 1 - share, device=step.device)
         targets = mix(smooth(step.targets, smoothing), partner, weight)
@@ -52,7 +52,7 @@ def off_manifold(*, size: float) -> Term:
 
 
 def _probe(step: Step) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a zero move of the embeddings, and the features and logits that depend on it."""
+    """Return a zero move of the embeddings (or pixels), and the features and logits that depend on it."""
     moves: list[Tensor] = []
 
     def edit(tensor: Tensor) -> Tensor:
@@ -60,15 +60,14 @@ def _probe(step: Step) -> tuple[Tensor, Tensor, Tensor]:
         return tensor.detach() + moves[0]
 
     model = step.model
-    with rewriting(model, Site(step.anatomy.embeddings), edit), head_input(model, step.anatomy) as seen:
-        logits = step.forward(step.inputs, exchange=False)
-    pad = model.config.pad_token_id  # type: ignore[union-attr]
-    return moves[0], pooled(seen[0], step.inputs, pad).float(), logits  # type: ignore[arg-type]
+    with head_input(model, step.anatomy) as seen:
+        logits = step.forward_edited(edit, exchange=False)
+    pad = getattr(model.config, "pad_token_id", None)
+    return moves[0], pooled(seen[0], step.inputs, pad).float(), logits
 
 
 def _moved(step: Step, move: Tensor) -> Tensor:
-    with rewriting(step.model, Site(step.anatomy.embeddings), lambda tensor: tensor + move):
-        return step.forward(step.inputs)
+    return step.forward_edited(lambda tensor: tensor + move)
 
 
 def _unit(gradient: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ def by_saliency(step: Step, side: Tensor, similarity: Similarity = "auto") -> tu
     """Return the most similar and the most dissimilar row of the other side for each row (Park & Caragea 2022)."""
     if similarity == "logits" or (similarity == "auto" and step.targets.shape[-1] > 2):
         alike = cosine(saliency_map(step.logits, step.targets))
-    elif step.inputs["input_ids"].dim() == 3:
+    elif step.has_choices:
         alike = cosine(head_gradient(step))
     else:
         alike = head_cosine(residual(step.logits, step.targets), step.hidden)

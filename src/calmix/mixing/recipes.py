@@ -239,6 +239,8 @@ def back_translation(
     check_positive("temperature", temperature)
 
     def prepare(examples: Examples) -> Examples:
+        if examples.kind == "image":
+            raise InputError(f"{examples.source}: holds images, and only texts can be translated")
         if there:
             found = paraphrasing.translate_and_back(
                 examples.column("text"), there=there, back=back, temperature=temperature, seed=seed

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from calmix.mixing import drawing
-from calmix.models import Anatomy, anatomy, head_input, pooled
+from calmix.models import Anatomy, Edit, Site, anatomy, head_input, pooled, rewriting
 
 __all__ = ["Signal", "Step", "fill_tokens"]
 
@@ -24,7 +24,8 @@ class Step:
     model: nn.Module
     """The bare model: edits are made on its modules."""
     inputs: dict[str, Tensor]
-    """What the model is called with; `input_ids` is [rows, width], or [rows, choices, width]."""
+    """What the model is called with; `input_ids` is [rows, width], or [rows, choices, width]; of images, it is
+    `pixel_values`, [rows, channels, height, width]."""
     targets: Tensor
     """[rows, classes]: label distributions, one-hot mostly."""
     generator: torch.Generator
@@ -74,8 +75,13 @@ class Step:
     def hidden(self) -> Tensor:
         """What the head read in the clean forward: [rows, features], or [rows · choices, features]."""
         assert self.logits is not None
-        pad = self.model.config.pad_token_id  # type: ignore[union-attr]
-        return pooled(self._read[0], self.inputs, pad)  # type: ignore[arg-type]
+        pad = getattr(self.model.config, "pad_token_id", None)
+        return pooled(self._read[0], self.inputs, pad)
+
+    @property
+    def has_choices(self) -> bool:
+        """Whether each row is several sequences, of which one is to be chosen."""
+        return "input_ids" in self.inputs and self.inputs["input_ids"].dim() == 3
 
     @property
     def is_clean_known(self) -> bool:
@@ -122,6 +128,14 @@ class Step:
         output = (self.model if alone or self.wrapped is None else self.wrapped)(**inputs)
         logits: Tensor = output.logits
         return logits.float()
+
+    def forward_edited(self, edit: Edit, *, exchange: bool = True) -> Tensor:
+        """Return the logits with the input, token embeddings or pixels, replaced by `edit(input)`."""
+        if "pixel_values" in self.inputs:
+            pixels = edit(self.inputs["pixel_values"])
+            return self.forward({**self.inputs, "pixel_values": pixels}, exchange=exchange)
+        with rewriting(self.model, Site(self.anatomy.embeddings), edit):
+            return self.forward(self.inputs, exchange=exchange)
 
     def beta(self, alpha: float, *, per_sample: bool = False) -> Tensor:
         """Return a mixing weight λ ~ Beta(α, α) for each row: one for the whole batch, or one each."""

@@ -1,6 +1,6 @@
 """Checkpoints in and out, and where in them the embeddings, layers and head are."""
 
-from calmix.models.anatomy import Anatomy, anatomy, head_of
+from calmix.models.anatomy import Anatomy, anatomy, head_of, reads_pixels
 from calmix.models.averaging import columns_for, mean_logits
 from calmix.models.beside import Beside, read_beside, write_beside
 from calmix.models.classifier import KIND, Classifier, checkpoint_of, load_one, log_probabilities
@@ -10,6 +10,8 @@ from calmix.models.encoding import Packed, counts_from_padding, encode, usable_l
 from calmix.models.ensembles import Ensemble, Predictor, load, save_ensemble
 from calmix.models.folding import fold, folded_temperature
 from calmix.models.loading import (
+    SMALL,
+    begins_random,
     identity,
     is_multiple_choice,
     label_names_of,
@@ -18,14 +20,18 @@ from calmix.models.loading import (
     resolve,
     save,
 )
+from calmix.models.pixels import Augment, Pixels, Preparation, measured, pack_images
 from calmix.models.predicting import Arithmetic, predict_logits
 from calmix.models.sites import Edit, Site, head_input, last_tokens, pooled, rewriting, site_of_layer
+from calmix.models.vision import load_for_images, preparation_for
 from calmix.models.wordlevel import is_sentence_cnn, with_vectors, word_notes
 
 __all__ = [
     "KIND",
+    "SMALL",
     "Anatomy",
     "Arithmetic",
+    "Augment",
     "Beside",
     "Classifier",
     "Cooling",
@@ -33,9 +39,12 @@ __all__ = [
     "Edit",
     "Ensemble",
     "Packed",
+    "Pixels",
     "Predictor",
+    "Preparation",
     "Site",
     "anatomy",
+    "begins_random",
     "checkpoint_of",
     "columns_for",
     "counts_from_padding",
@@ -50,14 +59,19 @@ __all__ = [
     "label_names_of",
     "last_tokens",
     "load",
+    "load_for_images",
     "load_for_training",
     "load_one",
     "load_trained",
     "log_probabilities",
     "mean_logits",
+    "measured",
+    "pack_images",
     "pooled",
     "predict_logits",
+    "preparation_for",
     "read_beside",
+    "reads_pixels",
     "resolve",
     "rewriting",
     "save",

@@ -15,26 +15,29 @@ from torch import nn
 from calmix.calibration import Recalibrator, Temperature
 from calmix.data import Examples
 from calmix.errors import InputError
+from calmix.models.anatomy import reads_pixels
 from calmix.models.averaging import LEAST
 from calmix.models.beside import Beside, read_beside
 from calmix.models.dropping import Dropout
 from calmix.models.encoding import Packed, encode, usable_length
 from calmix.models.folding import fold, folded_temperature
 from calmix.models.loading import is_multiple_choice, label_names_of, load_trained
+from calmix.models.pixels import Pixels, pack_images
 from calmix.models.predicting import Arithmetic, predict_logits
 
 __all__ = ["KIND", "Classifier", "Text", "checkpoint_of", "examples_of", "load_one", "log_probabilities"]
 
 KIND = "calmix_kind"
-"""Where a config keeps what the model was trained on: `text` or `pair`. Others' models do not say."""
+"""Where a config keeps what the model was trained on: `text`, `pair` or `image`. Others' models do not say."""
 _WORDS = {"text": "single texts", "pair": "pairs of texts (see --text-b)", "image": "images"}
 
-Text = str | tuple[str, str] | tuple[str, Sequence[str]]
+Text = str | tuple[str, str] | tuple[str, Sequence[str]] | Path | bytes | NDArray[np.uint8]
+"""What can be predicted: a text, a pair, a text with choices; an image as a path, the bytes of a file, or pixels."""
 
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """A model, its tokenizer, its labels, and what is kept beside it."""
+    """A model, its tokenizer (for images, their `Preparation`), its labels, and what is kept beside it."""
 
     model: nn.Module
     tokenizer: Any
@@ -49,8 +52,9 @@ class Classifier:
 
     def check(self, examples: Examples) -> None:
         """Refuse examples of a kind that this model does not read."""
-        if examples.kind == "image" or (examples.kind == "choices") != self.multiple_choice:
-            wants = "texts with choices" if self.multiple_choice else "plain texts or pairs"
+        images = reads_pixels(self.model)
+        if (examples.kind == "image") != images or (examples.kind == "choices") != self.multiple_choice:
+            wants = "images" if images else "texts with choices" if self.multiple_choice else "plain texts or pairs"
             raise InputError(
                 f"{examples.source or 'the data'}: holds {examples.kind} data, but this model reads {wants}"
             )
@@ -72,9 +76,11 @@ class Classifier:
         fold(model, 1 / folded_temperature(model))
         return replace(self, model=model, beside=Beside(dropout=self.beside.dropout))
 
-    def encode(self, examples: Examples) -> Packed:
+    def encode(self, examples: Examples) -> Packed | Pixels:
         """Return examples as this model reads them."""
         self.check(examples)
+        if examples.kind == "image":
+            return pack_images(examples, self.tokenizer)
         return encode(examples, self.tokenizer, max_length=usable_length(self.tokenizer, self.model.config, None))
 
     def logits(self, examples: Examples, *, progress: Callable[[int], None] | None = None) -> NDArray[np.float32]:
@@ -101,8 +107,9 @@ class Classifier:
         return np.asarray(recalibrate(self.logits(examples, progress=progress)))
 
     def predict_proba(self, texts: Sequence[Text]) -> NDArray[np.float64]:
-        """Return a probability per class for each text, pair (a, b), or (text, choices)."""
-        return self.probabilities(examples_of(texts))
+        """Return a probability per class for each text, pair (a, b), or (text, choices); for each image, if it reads
+        images: a path, the bytes of a file, or uint8 pixels."""
+        return self.probabilities(examples_of(texts, images=reads_pixels(self.model)))
 
     def predict(self, texts: Sequence[Text]) -> list[Any]:
         """Return the most probable label of each text; the index of the choice for multiple choice."""
@@ -152,13 +159,15 @@ def log_probabilities(logits: NDArray[np.float32], recalibrator: Recalibrator | 
     return np.where(np.isneginf(logits), -np.inf, np.log(probs)).astype(np.float32)
 
 
-def examples_of(texts: Sequence[Text]) -> Examples:
-    """Return texts, pairs, or texts with choices, as unlabelled examples."""
+def examples_of(texts: Sequence[Text], *, images: bool = False) -> Examples:
+    """Return texts, pairs, or texts with choices, as unlabelled examples; `images`: or images."""
     if isinstance(texts, str):
         raise InputError("predict takes a list of texts, not one text: put it in brackets")
-    rows = list(texts)
+    rows: list[Any] = list(texts)
     if not rows:
         raise InputError("there are no texts to predict")
+    if images:
+        return Examples.from_images(rows)
     kinds = [_kind(row) for row in rows]
     if None in kinds or len(set(kinds)) > 1:
         odd = next(i for i, kind in enumerate(kinds) if kind is None or kind != kinds[0])

@@ -95,7 +95,7 @@ def watched(model: nn.Module, layer: int) -> Iterator[list[Tensor]]:
         held.append(args[0])
 
     def after(_module: nn.Module, _args: Any, inputs: dict[str, Any], _output: Any) -> None:
-        kept.append(_of_texts(held.pop(), inputs, layer, model.config.pad_token_id))  # type: ignore[union-attr, arg-type]
+        kept.append(_of_texts(held.pop(), inputs, layer, getattr(model.config, "pad_token_id", None)))
 
     place = model.get_submodule(site)
     handles = [place.register_forward_hook(on_layer) if layer else place.register_forward_pre_hook(on_head)]

@@ -16,6 +16,9 @@ from calmix.errors import InputError
 __all__ = ["Packed", "counts_from_padding", "encode", "usable_length"]
 
 _CHUNK = 8192
+# Padded tokens in a batch without gradients: a GPU wants to be filled, while what a processor computes should stay in
+# its cache.
+_TOKENS_ON_CPU, _TOKENS = 1024, 16_384
 _NONE: NDArray[np.int32] = np.empty(0, np.int32)
 
 # RoBERTa and its kin count positions from pad_token_id + 1: two of their position embeddings are never a token's.
@@ -61,6 +64,10 @@ class Packed:
             lengths=self.lengths.to(device),
             first=self.first.to(device),
         )
+
+    def most(self, device: torch.device) -> int:
+        """Return how many padded tokens are predicted at once."""
+        return _TOKENS_ON_CPU if device.type == "cpu" else _TOKENS
 
     def width(self, rows: NDArray[np.int64], multiple: int | None = None) -> int:
         """Return the padded length of a batch: its longest sequence, rounded up to `multiple` within the limit.

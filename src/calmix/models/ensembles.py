@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from calmix.calibration import Temperature
 from calmix.data import Examples, write_json
 from calmix.errors import InputError
+from calmix.models.anatomy import reads_pixels
 from calmix.models.averaging import columns_for, mean_logits
 from calmix.models.beside import Beside, read_beside, write_beside
 from calmix.models.classifier import Classifier, Text, checkpoint_of, examples_of, load_one, log_probabilities
@@ -89,7 +90,7 @@ class Ensemble:
 
     def predict_proba(self, texts: Sequence[Text]) -> NDArray[np.float64]:
         """Return a probability per class for each text, pair (a, b), or (text, choices)."""
-        return self.probabilities(examples_of(texts))
+        return self.probabilities(examples_of(texts, images=reads_pixels(self.members[0].model)))
 
     def predict(self, texts: Sequence[Text]) -> list[Any]:
         """Return the most probable label of each text; the index of the choice for multiple choice."""

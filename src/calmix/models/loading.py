@@ -24,14 +24,23 @@ from calmix.models.folding import forget_temperature
 from calmix.models.wordlevel import fresh_sentence_cnn, is_sentence_cnn, sentence_cnn_identity
 
 __all__ = [
+    "SMALL",
+    "begins_random",
+    "config_of",
     "identity",
     "is_multiple_choice",
     "label_names_of",
+    "line_of",
     "load_for_training",
     "load_trained",
+    "refuse_other_heads",
     "resolve",
     "save",
+    "weights_of",
 ]
+
+SMALL = ("resnet18", "resnet34", "resnet50", "resnext101", "vgg16")
+"""The networks for small images that begin with random weights, by name."""
 
 # What a checkpoint folder may hold that only a pickle could read.
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -56,11 +65,18 @@ def resolve(name: str) -> str:
     return str(Path(package.origin).parent / "model")
 
 
+def begins_random(name: str) -> bool:
+    """Return whether a model's name stands for a network without pretrained weights."""
+    return name in SMALL
+
+
 def identity(name: str) -> str:
     """Return what tells one pretrained model from another: a folder's content, or a hub name and revision."""
     if is_sentence_cnn(name):
         return sentence_cnn_identity(name)
     folder = Path(name)
+    if begins_random(name):
+        return f"{name}@calmix"
     if folder.is_dir():
         digest = hashlib.sha256()
         patterns = [*_CONTENT, *(f"member-*/{pattern}" for pattern in _CONTENT)]  # an ensemble's are inside
@@ -70,7 +86,7 @@ def identity(name: str) -> str:
                     path.relative_to(folder).as_posix().encode() + hashlib.file_digest(file, "sha256").digest()
                 )
         return digest.hexdigest()[:16]
-    return f"{name}@{getattr(_config(name), '_commit_hash', None)}"
+    return f"{name}@{getattr(config_of(name), '_commit_hash', None)}"
 
 
 def load_for_training(
@@ -89,7 +105,9 @@ def load_for_training(
         return fresh_sentence_cnn(name, examples, label_names=label_names)
     from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
-    config = _config(name)
+    if begins_random(name):
+        raise InputError(f"{name}: is a network for images, and these are texts; give --model minilm or another")
+    config = config_of(name)
     tokenizer = _tokenizer(name)
     if choices:
         auto, heads = AutoModelForMultipleChoice, {}
@@ -108,7 +126,7 @@ def load_for_training(
         setattr(config, key, value)
     forget_temperature(config)
     _agree_on_padding(name, config, tokenizer)
-    model, drawn = _weights(auto, name, config=config, ignore_mismatched_sizes=True)
+    model, drawn = weights_of(auto, name, config=config, ignore_mismatched_sizes=True)
     parts = anatomy(model)
     body = tuple(f"{path}." for path in (parts.embeddings, *parts.layers))
     if missing := sorted(key for key in drawn if key.startswith(body)):
@@ -121,22 +139,29 @@ def load_for_training(
 
 
 def load_trained(folder: str | Path) -> tuple[nn.Module, Any]:
-    """Return a trained classifier, in evaluation mode, and its tokenizer: one of ours or any of transformers'."""
+    """Return a trained classifier, in evaluation mode, and its tokenizer: one of ours or any of transformers'.
+
+    In the place of a tokenizer, classifiers of images have a `Preparation`.
+    """
     from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
     name = str(folder)
-    config = _config(name)
+    config = config_of(name)
     named = config.architectures
     kind = str(named[0]) if isinstance(named, list) and named else "none named"
+    if kind.endswith("ForImageClassification"):
+        from calmix.models.vision import load_trained_for_images
+
+        return load_trained_for_images(name, config)
     if not kind.endswith(("ForSequenceClassification", "ForMultipleChoice")):
         raise InputError(f"{name}: holds {kind}, not a trained classifier: train it with `calmix train` first")
     choices = kind.endswith("ForMultipleChoice")
     if not choices:
-        _refuse_other_heads(name, config)
+        refuse_other_heads(name, config)
     auto = AutoModelForMultipleChoice if choices else AutoModelForSequenceClassification
     tokenizer = _tokenizer(name)
     _agree_on_padding(name, config, tokenizer)
-    model, drawn = _weights(auto, name, config=config)
+    model, drawn = weights_of(auto, name, config=config)
     if drawn:
         raise InputError(f"{name}: its weights lack {min(drawn)}, so it was never trained as a classifier")
     _fit_together(name, model, tokenizer)
@@ -166,7 +191,8 @@ def label_names_of(model: nn.Module) -> tuple[str, ...]:
     return tuple(str(names[i]) for i in sorted(names))
 
 
-def _refuse_other_heads(name: str, config: Any) -> None:
+def refuse_other_heads(name: str, config: Any) -> None:
+    """Refuse a classifier that has not one output for each class."""
     if config.num_labels == 1:
         raise InputError(
             f"{name}: has a single-logit head (regression or sigmoid), which calmix does not support: "
@@ -176,9 +202,11 @@ def _refuse_other_heads(name: str, config: Any) -> None:
         raise InputError(f"{name}: is a multi-label classifier, which calmix does not support")
 
 
-def _config(name: str) -> Any:
+def config_of(name: str) -> Any:
+    """Return the configuration of a checkpoint in a folder or on the hub; refuse what is none, or only a pickle."""
     from transformers import AutoConfig
 
+    import calmix.models.convnets
     import calmix.models.sentences  # noqa: F401 (makes transformers know its configuration)
 
     folder = Path(name)
@@ -191,7 +219,7 @@ def _config(name: str) -> Any:
         try:
             json.loads(config_file.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise InputError(f"{config_file}: is not valid JSON ({_line(error)})") from None
+            raise InputError(f"{config_file}: is not valid JSON ({line_of(error)})") from None
         if not list(folder.glob("*.safetensors")):
             if any(path for pattern in _PICKLES for path in folder.glob(pattern)):
                 raise InputError(
@@ -207,9 +235,9 @@ def _config(name: str) -> Any:
             return AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # odd values meet no checks, or those of another library
         if folder.is_dir():
-            raise InputError(f"{name}: its config.json cannot be used ({_line(error)})") from None
+            raise InputError(f"{name}: its config.json cannot be used ({line_of(error)})") from None
         raise InputError(
-            f"{name}: is neither a folder here nor a model the Hugging Face hub gives us ({_line(error)})"
+            f"{name}: is neither a folder here nor a model the Hugging Face hub gives us ({line_of(error)})"
         ) from None
 
 
@@ -219,7 +247,7 @@ def _tokenizer(name: str) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises bare Exception
-        raise InputError(f"{name}: its tokenizer cannot be loaded ({_line(error)})") from None
+        raise InputError(f"{name}: its tokenizer cannot be loaded ({line_of(error)})") from None
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
         # Where there are no files, transformers makes up a tokenizer of special tokens alone.
         raise InputError(f"{name}: has no tokenizer; save one there with tokenizer.save_pretrained")
@@ -255,7 +283,7 @@ def _fit_together(name: str, model: nn.Module, tokenizer: Any) -> None:
         tokenizer.model_input_names = [key for key in tokenizer.model_input_names if key != "token_type_ids"]
 
 
-def _weights(auto: Any, name: str, **options: Any) -> tuple[nn.Module, set[str]]:
+def weights_of(auto: Any, name: str, **options: Any) -> tuple[nn.Module, set[str]]:
     """Return a model in float32, and the names of the weights its checkpoint lacks or has in another size."""
     try:
         with _quiet():
@@ -270,7 +298,7 @@ def _weights(auto: Any, name: str, **options: Any) -> tuple[nn.Module, set[str]]
     except MemoryError:
         raise
     except Exception as error:  # whatever a config can say that no model can be
-        why = _line(error)
+        why = line_of(error)
         if "ignore_mismatched_sizes" in why:  # whose report is not shown
             why = "some are of another size than its config.json tells"
         raise InputError(f"{name}: its weights cannot be loaded ({why})") from None
@@ -301,6 +329,7 @@ def _quiet() -> Iterator[None]:
             hf.enable_progress_bar()
 
 
-def _line(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
+    """Return what an error says in one line that is not too long."""
     text = " ".join(str(error).split())
     return text if len(text) <= 200 else text[:197] + "..."

@@ -13,18 +13,16 @@ from calmix.models.averaging import mean_logits
 from calmix.models.cooling import Cooling, cooled
 from calmix.models.dropping import Dropout, dropping
 from calmix.models.encoding import Packed
+from calmix.models.pixels import Pixels
 
 __all__ = ["Arithmetic", "predict_logits"]
 
 Arithmetic = Literal["fp32", "bf16"]
 
-# Padded tokens in a batch: a GPU wants to be filled, while what a processor computes should stay in its cache.
-_TOKENS_ON_CPU, _TOKENS = 1024, 16_384
-
 
 def predict_logits(
     model: nn.Module,
-    packed: Packed,
+    packed: Packed | Pixels,
     *,
     rows: NDArray[np.int64] | None = None,
     tokens: int | None = None,
@@ -43,7 +41,7 @@ def predict_logits(
     """
     device = next(model.parameters()).device
     packed = packed.to(device)
-    most = tokens or (_TOKENS_ON_CPU if device.type == "cpu" else _TOKENS)
+    most = tokens or packed.most(device)
     counts = packed.counts
     asked = np.arange(len(packed)) if rows is None else rows
     keys = (packed.host_lengths[asked],) if counts is None else (packed.host_lengths[asked], counts[asked])

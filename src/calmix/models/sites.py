@@ -25,7 +25,7 @@ class Site:
 
 
 def site_of_layer(parts: Anatomy, layer: int) -> Site:
-    """Return the site after encoder layer `layer`, counted from 1; 0 is the input embeddings."""
+    """Return the site after encoder layer `layer`, counted from 1; 0 is the input embeddings of texts."""
     if layer == 0:
         return Site(parts.embeddings)
     if not 1 <= layer <= len(parts.layers):

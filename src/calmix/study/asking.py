@@ -17,8 +17,8 @@ from calmix.training.optimising import check_hyper
 __all__ = ["Method", "Study", "read_study"]
 
 # What [training] may set: those of `calmix.train`'s options that belong neither to a task, a method nor a seed.
-_CHECKED = ("epochs", "batch_size", "lr", "weight_decay", "warmup", "schedule", "clip", "accumulate", "max_length",
-            "select", "patience", "precision", "average")  # fmt: skip
+_CHECKED = ("epochs", "batch_size", "optimizer", "lr", "weight_decay", "warmup", "schedule", "clip", "accumulate",
+            "max_length", "image_size", "augment", "select", "patience", "precision", "average")  # fmt: skip
 TRAINING = [*_CHECKED, "class_weights", "gradient_checkpointing"]
 FIGURES = ("accuracy", "mcc", "macro_f1", "ece", "oe", "nll", "brier", "debiased_ece", "adaptive_ece",
            "classwise_ece", "smooth_ece", "mce", "aurc", "seconds")  # fmt: skip

@@ -124,7 +124,17 @@ def _failure(error: Exception) -> Failure | None:
 def _run(job: Job, on_progress: OnProgress | None) -> None:
     spec = job.spec
     if spec.what == "map":
-        hyper = ("epochs", "batch_size", "lr", "weight_decay", "warmup", "max_length")
+        hyper = (
+            "epochs",
+            "batch_size",
+            "lr",
+            "weight_decay",
+            "warmup",
+            "max_length",
+            "optimizer",
+            "image_size",
+            "augment",
+        )
         survey(
             job.sets.train,
             out=job.folder,

@@ -11,22 +11,24 @@ from torch import Tensor
 
 from calmix.data import Examples
 from calmix.mixing import Pool, Recipe
-from calmix.models import Packed
+from calmix.models import Augment, Packed, Pixels
 
 __all__ = ["Part", "TrainingSet", "epoch_steps", "epoch_steps_together", "seed_for", "training_set"]
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingSet:
-    """The training samples as the loop reads them: token ids and labels, all on the device."""
+    """The training samples as the loop reads them: token ids or pixels, and labels, all on the device."""
 
-    packed: Packed
+    packed: Packed | Pixels
     labels: Tensor
     classes: int | None
     """How many classes there are; None for multiple choice, where each row says."""
     targets: Tensor | None = None
     """[samples, classes]: label distributions, where they were given."""
     class_weights: Tensor | None = None
+    augment: Augment = "none"
+    """What is done to images before each step."""
 
     def __len__(self) -> int:
         return len(self.packed)
@@ -43,7 +45,14 @@ class TrainingSet:
             classes=self.classes,
             targets=moved(self.targets),
             class_weights=moved(self.class_weights),
+            augment=self.augment,
         )
+
+    def inputs_of(self, rows: Tensor, part: "Part", generator: torch.Generator) -> dict[str, Tensor]:
+        """Return what the model is called with for some rows, images augmented with draws from the generator."""
+        if isinstance(self.packed, Pixels):
+            return self.packed.augmented(rows, self.augment, generator)
+        return self.packed.batch(rows, width=part.width, choices=part.choices)
 
     def targets_of(self, rows: Tensor, choices: int | None) -> Tensor:
         """Return the label distributions of some rows."""
@@ -55,14 +64,21 @@ class TrainingSet:
         return (self.labels[rows][:, None] == torch.arange(classes, device=rows.device)).float()
 
 
-def training_set(examples: Examples, packed: Packed, class_weights: NDArray[np.float64] | None = None) -> TrainingSet:
-    """Return labelled examples and their token ids as the loop reads them."""
+def training_set(
+    examples: Examples,
+    packed: Packed | Pixels,
+    class_weights: NDArray[np.float64] | None = None,
+    *,
+    augment: Augment = "none",
+) -> TrainingSet:
+    """Return labelled examples and their token ids, or pixels, as the loop reads them."""
     return TrainingSet(
         packed=packed,
         labels=torch.from_numpy(examples.labels),
         classes=len(examples.label_names) or None,
         targets=None if examples.targets is None else torch.from_numpy(examples.targets).float(),
         class_weights=None if class_weights is None else torch.from_numpy(class_weights).float(),
+        augment=augment,
     )
 
 

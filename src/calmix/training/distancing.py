@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calmix.models import Packed, anatomy, predict_logits
+from calmix.models import Packed, Pixels, anatomy, predict_logits, reads_pixels
 from calmix.models.cooling import Cooling, watched
 from calmix.training.loop import predict_everywhere
 
@@ -33,7 +33,7 @@ class Logits:
 
 def what_is_said(
     network: nn.Module,
-    packed: Mapping[str, Packed],
+    packed: Mapping[str, Packed | Pixels],
     judged: Sequence[str],
     accelerator: Accelerator,
     *,
@@ -50,15 +50,18 @@ def what_is_said(
     return Logits(raw, cold, cooling, notes)
 
 
-def cooling_for(network: nn.Module, train: Packed, dev: Packed, *, slope: float, seed: int) -> Cooling | None:
+def cooling_for(
+    network: nn.Module, train: Packed | Pixels, dev: Packed | Pixels, *, slope: float, seed: int
+) -> Cooling | None:
     """Return what makes logits smaller far from the training data; None where there is too little data to tell.
 
     Texts are compared halfway up the network: there, what a text is like has not yet given way to what its label is.
+    Images are compared by what the head reads.
     """
     features = network.get_submodule(anatomy(network).head).in_features
     if slope == 0 or len(dev) < _LEAST_DEV or len(train) < 2 * features:  # type: ignore[operator]
         return None
-    layer = len(anatomy(network).layers) // 2
+    layer = 0 if reads_pixels(network) else len(anatomy(network).layers) // 2
     rows = np.random.default_rng([seed, 4]).permutation(len(train))[:_ROWS]
     known = _features(network, train, layer, rows)
     centre = known.mean(0)
@@ -79,7 +82,7 @@ def _notes(asked: bool, cooling: Cooling | None) -> list[str]:
     return []
 
 
-def _features(network: nn.Module, packed: Packed, layer: int, rows: NDArray[np.int64] | None = None) -> Tensor:
+def _features(network: nn.Module, packed: Packed | Pixels, layer: int, rows: NDArray[np.int64] | None = None) -> Tensor:
     """Return what the network holds of each text [texts, features], in any order."""
     with watched(network, layer) as seen:
         predict_logits(network, packed, rows=rows)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from calmix.mixing import Recipe
-from calmix.models import Packed
+from calmix.models import Packed, Pixels
 from calmix.training.batches import TrainingSet
 from calmix.training.cutting import retried
 from calmix.training.guiding import Guidance
@@ -48,7 +48,7 @@ class Ready:
     guidance: Guidance
     accelerator: Accelerator
     fill: Mapping[str, int]
-    dev: tuple[Packed, NDArray[np.int64]]
+    dev: tuple[Packed | Pixels, NDArray[np.int64]]
     folder: Path
     config: Mapping[str, Any]
     hyper: Mapping[str, Any]

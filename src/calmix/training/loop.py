@@ -17,7 +17,7 @@ from torch import nn
 
 from calmix.errors import TrainingError
 from calmix.mixing import Recipe
-from calmix.models import Cooling, Packed, predict_logits
+from calmix.models import Cooling, Packed, Pixels, predict_logits
 from calmix.training.averaging import Averaged
 from calmix.training.batches import TrainingSet, epoch_steps
 from calmix.training.cutting import read_cuts
@@ -25,8 +25,8 @@ from calmix.training.evaluating import json_safe
 from calmix.training.guiding import Guidance
 from calmix.training.interrupting import Interrupted, interrupts_held
 from calmix.training.keeping import Fit, Keeper
-from calmix.training.launching import unwrap
-from calmix.training.optimising import Schedule, adamw, learning_rate
+from calmix.training.launching import placed, share_statistics, unwrap
+from calmix.training.optimising import OptimizerName, Schedule, learning_rate, optimizer_for
 from calmix.training.selecting import Selection, dev_figures, joint, score
 from calmix.training.stepping import Stepper
 
@@ -57,9 +57,10 @@ def fit(
     *,
     accelerator: Accelerator,
     fill: Mapping[str, int],
-    dev: tuple[Packed, NDArray[np.int64]] | None,
+    dev: tuple[Packed | Pixels, NDArray[np.int64]] | None,
     epochs: int,
     batch_size: int,
+    optimizer: OptimizerName = "adamw",
     lr: float,
     weight_decay: float,
     warmup: float,
@@ -82,8 +83,8 @@ def fit(
     and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first. With `average`,
     what is measured and kept at each epoch's end are the weights averaged over about that share of the run.
     """
-    optimizer = adamw(model.to(accelerator.device).parameters(), lr=lr, weight_decay=weight_decay)
-    stepper = Stepper(model, data, recipe, accelerator, optimizer, fill=fill, seed=seed, clip=clip, guidance=guidance)
+    updates = optimizer_for(optimizer, placed(model, accelerator).parameters(), lr=lr, weight_decay=weight_decay)
+    stepper = Stepper(model, data, recipe, accelerator, updates, fill=fill, seed=seed, clip=clip, guidance=guidance)
     layout = partial(
         epoch_steps,
         data,
@@ -101,8 +102,7 @@ def fit(
     averaged = Averaged([model], average, steps)
     keeper = Keeper(model, stepper, out, minutes=checkpoint_minutes, averaged=averaged)
     keeper.resume()
-    run = keeper.run
-    polled = time.monotonic()
+    run, polled = keeper.run, time.monotonic()
 
     def poll() -> None:
         nonlocal polled
@@ -139,6 +139,7 @@ def fit(
                         keeper.save_if_due()
                 poll()
                 settled = False
+                share_statistics(model, accelerator)
                 with averaged.in_place():
                     keeper.judge(_end_of_epoch(keeper, dev, accelerator, select))
                 settled = True
@@ -167,10 +168,11 @@ def _stopped(keeper: Keeper, settled: bool, steps: int) -> Interrupted:
 
 
 def _end_of_epoch(
-    keeper: Keeper, dev: tuple[Packed, NDArray[np.int64]] | None, accelerator: Accelerator, select: Selection
+    keeper: Keeper, dev: tuple[Packed | Pixels, NDArray[np.int64]] | None, accelerator: Accelerator, select: Selection
 ) -> float:
     """Measure the dev set, write the epoch into the history and begin the next; return what this one is worth."""
     run = keeper.run
+    share_statistics(keeper.model, accelerator)  # again: these may be averages along the run
     rows, loss = _over_all(run.rows, run.loss, accelerator)
     entry, worth = epoch_entry(keeper.model, dev, accelerator, select, run=run, loss=loss / max(1, rows))
     guidance = keeper.stepper.guidance
@@ -189,7 +191,7 @@ def _end_of_epoch(
 
 def epoch_entry(
     model: nn.Module,
-    dev: tuple[Packed, NDArray[np.int64]] | None,
+    dev: tuple[Packed | Pixels, NDArray[np.int64]] | None,
     accelerator: Accelerator,
     select: Selection,
     *,
@@ -221,7 +223,7 @@ def _over_all(rows: int, loss: float, accelerator: Accelerator) -> tuple[int, fl
 
 
 def predict_everywhere(
-    model: nn.Module, packed: Packed, accelerator: Accelerator, cooling: Cooling | None = None
+    model: nn.Module, packed: Packed | Pixels, accelerator: Accelerator, cooling: Cooling | None = None
 ) -> NDArray[np.float32]:
     """Return the logits of every sample on every process, each process having computed its share."""
     world = accelerator.num_processes

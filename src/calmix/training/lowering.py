@@ -38,8 +38,19 @@ class Lowered:
         self.models, self.branch = models, branch
         self.owners = [{n: p for n, p in model.named_parameters() if p.is_floating_point()} for model in models]
         self.weights = {name: _stacked([owned[name] for owned in self.owners]) for name in self.owners[0]}
+        self.dtype = dtype
+        # Batch norm keeps float32, which its kernels take beside an input of lower precision: its statistics are sums
+        # over many thousand pixels.
+        kept = {
+            f"{path}.{name}"
+            for path, module in models[0].named_modules()
+            if isinstance(module, nn.modules.batchnorm._BatchNorm)
+            for name, _ in module.named_parameters()
+        }
         self.copies = {
-            name: weight.detach().to(dtype, copy=True).requires_grad_(self.owners[0][name].requires_grad)
+            name: weight.detach()
+            .to(weight.dtype if name in kept else dtype, copy=True)
+            .requires_grad_(self.owners[0][name].requires_grad)
             for name, weight in self.weights.items()
         }
         # How often each was used in this step, and whether no weight was used twice in the one before.
@@ -48,10 +59,10 @@ class Lowered:
 
     def __call__(self, **inputs: Tensor) -> Any:
         """Return what the model returns, from the copies."""
-        sequences = inputs["input_ids"].shape[:-1].numel()
-        calls = Calls(len(self.models), sequences, self.branch if self.once else None, self.uses)
+        calls = Calls(len(self.models), _sequences(inputs), self.branch if self.once else None, self.uses)
+        lowered = {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in inputs.items()}
         with calls, sdpa_kernel(_ATTENTION):
-            return functional_call(self.models[0], self.copies, kwargs=inputs)
+            return functional_call(self.models[0], self.copies, kwargs=lowered)
 
     @torch.no_grad()
     def agrees(self, inputs: Mapping[str, Tensor]) -> bool:
@@ -72,7 +83,7 @@ class Lowered:
         alone = torch.cat([functional_call(model, own, kwargs=dict(inputs)).logits for own in each])
         tiled = {name: value.repeat(runs, *[1] * (value.dim() - 1)) for name, value in inputs.items()}
         try:
-            with Calls(runs, tiled["input_ids"].shape[:-1].numel(), None, Counter()):
+            with Calls(runs, _sequences(tiled), None, Counter()):
                 together = functional_call(model, noisy, kwargs=tiled).logits
             return together.shape == alone.shape and torch.allclose(together, alone, rtol=1e-3, atol=1e-3)
         except (RuntimeError, IndexError, ValueError, TypeError):  # a shape it did not expect
@@ -98,6 +109,13 @@ class Lowered:
                 owned[name].grad = part
         self.once = max(self.uses.values(), default=0) == 1
         self.uses.clear()
+
+
+def _sequences(inputs: Mapping[str, Tensor]) -> int:
+    """Return how many sequences, or images, a batch has."""
+    if "pixel_values" in inputs:
+        return len(inputs["pixel_values"])
+    return inputs["input_ids"].shape[:-1].numel()
 
 
 def _stacked(parameters: Sequence[nn.Parameter]) -> Tensor:

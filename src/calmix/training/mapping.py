@@ -23,8 +23,8 @@ _REGIONS = {
     "hard": [Region.HARD],
 }
 _MAP, _ISSUES = "datamap.parquet", "label_issues.csv"
-TEXTS = ("text", "text_b", "choices")
-"""The columns of a map that hold what was read, of which there are those that the data has."""
+TEXTS = ("text", "text_b", "choices", "image_from")
+"""The columns of a map that hold what was read, of which there are those that the data has; of images, their names."""
 
 
 @dataclass(frozen=True, eq=False)

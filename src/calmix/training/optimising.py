@@ -9,19 +9,34 @@ import torch
 from torch import Tensor
 
 from calmix.errors import InputError
+from calmix.models import Augment
 from calmix.training.selecting import Selection
 
 __all__ = [
+    "OptimizerName",
     "Schedule",
     "adamw",
     "check_hyper",
     "gradient_norms",
     "learning_rate",
+    "optimizer_for",
     "set_learning_rate",
+    "sgd",
     "update_unless_bad",
 ]
 
-Schedule = Literal["linear", "constant"]
+Schedule = Literal["linear", "constant", "steps"]
+OptimizerName = Literal["adamw", "sgd"]
+
+# Thulasidasan et al. 2019: halved after 2, 60, 120 and 160 of 200 epochs.
+_HALVED = (0.01, 0.3, 0.6, 0.8)
+
+
+def optimizer_for(
+    name: OptimizerName, parameters: Iterable[Tensor], *, lr: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """Return the optimiser of this name."""
+    return (sgd if name == "sgd" else adamw)(parameters, lr=lr, weight_decay=weight_decay)
 
 
 def adamw(parameters: Iterable[Tensor], *, lr: float, weight_decay: float, stacked: bool = False) -> torch.optim.AdamW:
@@ -38,6 +53,20 @@ def adamw(parameters: Iterable[Tensor], *, lr: float, weight_decay: float, stack
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, fused=True, capturable=cuda)
 
 
+def sgd(parameters: Iterable[Tensor], *, lr: float, weight_decay: float, momentum: float = 0.9) -> torch.optim.SGD:
+    """Return stochastic gradient descent with Nesterov momentum; everything is decayed, as image networks have it."""
+    parameters = [p for p in parameters if p.requires_grad]
+    cuda = parameters[0].is_cuda
+    rate = torch.tensor(lr, device=parameters[0].device) if cuda else lr
+    optimizer = torch.optim.SGD(
+        parameters, lr=rate, momentum=momentum, nesterov=True, weight_decay=weight_decay, fused=True
+    )
+    for parameter in parameters:
+        # The same as none before the first step; but a first step that is skipped would leave it undefined.
+        optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Set the learning rate of the next update, in place where it is a tensor."""
     for group in optimizer.param_groups:
@@ -48,12 +77,17 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def learning_rate(step: float, *, steps: int, peak: float, warmup: float, schedule: Schedule) -> float:
-    """Return the learning rate of step 0 … steps−1: up over the share `warmup`, then down to 0 or constant."""
+    """Return the learning rate of step 0 … steps−1: up over the share `warmup`, then as the schedule says.
+
+    `linear` falls to 0; `steps` is halved after 1, 30, 60 and 80 % of all steps.
+    """
     rising = round(warmup * steps)
     if step < rising:
         return peak * (step + 1) / rising
     if schedule == "constant":
         return peak
+    if schedule == "steps":
+        return peak * 0.5 ** sum(step >= share * steps for share in _HALVED)
     # Never below 0, should a sampling make later epochs longer than the first.
     return peak * max(0, steps - step) / max(1, steps - rising)
 
@@ -91,6 +125,7 @@ _WHOLE = {
     "patience": 0,
     "seed": 0,
     "checkpoint_epochs": 0,
+    "image_size": 1,
 }
 _BETWEEN = {
     "lr": (0.0, 1.0),
@@ -103,6 +138,8 @@ _BETWEEN = {
 _INSIDE = {"dev_fraction": (0.0, 1.0), "guarantee": (0.0, 1.0)}
 _ONE_OF = {
     "schedule": get_args(Schedule),
+    "optimizer": get_args(OptimizerName),
+    "augment": get_args(Augment),
     "select": get_args(Selection),
     "precision": ("auto", "fp32", "bf16"),
     "record": ("training", "evaluation"),

@@ -1,6 +1,5 @@
-"""From a table of labelled texts to a calibrated checkpoint and its figures, in one run folder."""
+"""From labelled texts or images to a calibrated checkpoint and its figures, in one run folder."""
 
-import copy
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -14,20 +13,11 @@ from accelerate import Accelerator
 from torch import nn
 
 from calmix.errors import InputError
-from calmix.mixing import Recipe, Signal, choose, fill_tokens
-from calmix.models import (
-    KIND,
-    Packed,
-    encode,
-    identity,
-    is_sentence_cnn,
-    load_for_training,
-    resolve,
-    usable_length,
-    word_notes,
-)
+from calmix.mixing import Recipe, Signal, choose
+from calmix.models import Augment, identity, resolve
 from calmix.training.batches import TrainingSet, training_set
 from calmix.training.cutting import cut_notes
+from calmix.training.defaults import with_defaults
 from calmix.training.distancing import what_is_said
 from calmix.training.finishing import finish
 from calmix.training.folder import FinishedRun, abandon, begin_run, config_hash, find_run, locked
@@ -39,13 +29,15 @@ from calmix.training.launching import (
     accelerator_for,
     check_trackers,
     from_main,
+    placed,
     precision_for,
     start_trackers,
 )
 from calmix.training.loop import Progress
 from calmix.training.mapping import Known, check_guided, known_dynamics, map_notes, write_map
 from calmix.training.naming import recipe_name
-from calmix.training.optimising import Schedule, adamw, check_hyper
+from calmix.training.networks import load_network
+from calmix.training.optimising import OptimizerName, Schedule, check_hyper, optimizer_for
 from calmix.training.preparing import ClassWeights, Sets, Source, class_weights_of, prepare_sets
 from calmix.training.rehearsing import rehearse
 from calmix.training.reusing import reused
@@ -73,15 +65,18 @@ def stages(
     id: str | None = None,
     votes: str | None = None,
     dev_fraction: float = 0.1,
-    epochs: int = 3,
-    batch_size: int = 32,
-    lr: float = 5e-5,
-    weight_decay: float = 0.0,
-    warmup: float = 0.1,
-    schedule: Schedule = "linear",
-    clip: float = 1.0,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    optimizer: OptimizerName | None = None,
+    lr: float | None = None,
+    weight_decay: float | None = None,
+    warmup: float | None = None,
+    schedule: Schedule | None = None,
+    clip: float | None = None,
     accumulate: int = 1,
     max_length: int = 256,
+    image_size: int | None = None,
+    augment: Augment = "crop-flip",
     select: Selection = "nll-ts",
     patience: int = 0,
     average: float | None = None,
@@ -106,12 +101,16 @@ def stages(
 ) -> Generator[Ready, Fit, Run]:
     """Fine-tune a classifier, fit its temperature on dev data, fold it into the weights, and measure it.
 
+    What is None has a default that suits the model: the first one named is for pretrained weights, the second for
+    networks that begin with random ones.
+
     Args:
-        train: a file, a hub data set's name, or `Examples`.
+        train: a file, a folder of images, a hub data set's name, or `Examples`.
         dev: data to choose the epoch and the temperature by; without it a share of `train` is split off.
         test: data to judge by; looked at once, at the end.
         ood: out-of-domain data to judge by, by name.
-        model: a folder, a hub name, or `minilm`; `sentence-cnn`, or `sentence-cnn:FILE` with word vectors.
+        model: a folder, a hub name, or `minilm`; `sentence-cnn`, or `sentence-cnn:FILE` with word vectors; for images
+            `resnet18`, `resnet34`, `resnet50`, `resnext101` or `vgg16`, which begin with random weights.
         recipe: the training method: a name, `file.py:function`, or a `Recipe`.
         options: the recipe's options.
         out: the run folder; an unfinished run of the same settings there is continued.
@@ -122,15 +121,20 @@ def stages(
         id: the column with a unique id.
         votes: a column of label distributions, such as annotators' votes: used as soft targets.
         dev_fraction: the share split off as dev data.
-        epochs: passes over the training data.
-        batch_size: samples per update, over all processes and accumulated parts.
-        lr: peak learning rate. The papers: 1e-5 or 2e-5 for BERT- and RoBERTa-base.
-        weight_decay: AdamW's, not applied to biases and norms.
-        warmup: share of the steps over which the learning rate rises.
-        schedule: what it does afterwards.
-        clip: largest gradient norm; 0 is no limit.
+        epochs: passes over the training data: 3, or 30.
+        batch_size: samples per update, over all processes and accumulated parts: 32, or 128.
+        optimizer: `adamw`, or `sgd` with Nesterov momentum 0.9.
+        lr: peak learning rate: 5e-5, or 0.1. The papers: 1e-5 or 2e-5 for BERT- and RoBERTa-base.
+        weight_decay: 0, or 5e-4. AdamW's is not applied to biases and norms.
+        warmup: share of the steps over which the learning rate rises: 0.1, or 0.
+        schedule: what it does afterwards: `linear` to 0, or `steps`, halved after 1, 30, 60 and 80 % of the steps.
+        clip: largest gradient norm: 1, or 0, which is no limit.
         accumulate: parts a batch is cut into, to save memory.
         max_length: tokens per text (or pair) at most; longer ones are cut and counted.
+        image_size: images are scaled to so many pixels in height and width. Without it, to what the model says, or,
+            for networks that begin with random weights, to the size they have if that is at most 64, or else 32.
+        augment: in training, move images by up to an eighth of their size, and mirror them: `crop-flip`, `crop`
+            or `none`.
         select: the epoch that is kept: by dev NLL after temperature, NLL, accuracy, MCC, or the last.
         patience: stop after this many epochs without a better one; 0 never does.
         average: keep the weights averaged over about this share of the run; 0 takes them as they are. None leaves it to
@@ -161,23 +165,29 @@ def stages(
     """
     method = recipe if isinstance(recipe, Recipe) else choose(recipe, options)
     check_trackers(track)
+    pretrained = resolve(os.fspath(model))
     hyper = check_hyper(
-        {
-            "epochs": epochs,
-            "batch_size": batch_size,
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "warmup": warmup,
-            "schedule": schedule,
-            "clip": clip,
-            "accumulate": accumulate,
-            "select": select,
-            "patience": patience,
-            "seed": seed,
-            "average": method.average if average is None else average,
-        }
+        with_defaults(
+            {
+                "epochs": epochs,
+                "batch_size": batch_size,
+                "optimizer": optimizer,
+                "lr": lr,
+                "weight_decay": weight_decay,
+                "warmup": warmup,
+                "schedule": schedule,
+                "clip": clip,
+                "accumulate": accumulate,
+                "select": select,
+                "patience": patience,
+                "seed": seed,
+                "average": method.average if average is None else average,
+            },
+            pretrained,
+        )
     )
     measures = check_hyper({"max_length": max_length, "bins": bins, "guarantee": guarantee})
+    looks = check_hyper({"image_size": image_size, "augment": augment})
     saving = check_hyper({"checkpoint_minutes": checkpoint_minutes, "checkpoint_epochs": checkpoint_epochs})
     check_hyper({"precision": precision, "dev_fraction": dev_fraction, "record": record})
     teachers = load_teachers(teacher, method, scaled=scaled_teacher)
@@ -197,7 +207,6 @@ def stages(
     weights, online = class_weights_of(sets.train, class_weights), online or method.online
     known = check_guided(method, dynamics, online, sets.train)
     two_runs = method.guide is not None and known is None and not online
-    pretrained = resolve(os.fspath(model))
     config = {
         "recipe": recipe_name(recipe),
         "options": dict(options or {}),
@@ -205,7 +214,9 @@ def stages(
         "model_hash": reused("identity", pretrained, partial(identity, pretrained)),
         **hyper,
         "average": hyper["average"] or None,
+        "optimizer": None if hyper["optimizer"] == "adamw" else hyper["optimizer"],
         **measures,
+        **(looks if sets.train.kind == "image" else {}),
         "class_weights": None if weights is None else weights.tolist(),
         "gradient_checkpointing": gradient_checkpointing,
         "online": online or None,
@@ -226,26 +237,21 @@ def stages(
             raise InputError(f"{folder}: the run there was begun in {decided['precision']}; give another --out")
         torch.set_num_threads(decided["threads"])
         accelerator = accelerator_for(decided["precision"], () if dry_run else track, folder)
-        network, tokenizer = _network(pretrained, sets, seed, max_length, gradient_checkpointing)
-        limit = tokenizer.model_max_length
-        packed = {
-            name: reused(
-                "tokens",
-                (_words(pretrained, sets), limit, digest),
-                partial(encode, sets.named()[name], tokenizer, max_length=limit),
-            )
-            for name, digest in config["data"].items()
-        }
+        loaded = load_network(
+            pretrained,
+            sets.named(),
+            seed=seed,
+            max_length=max_length,
+            image_size=image_size,
+            gradient_checkpointing=gradient_checkpointing,
+        )
+        network, packed, fill = loaded.network, loaded.packed, loaded.fill
         tell = on_note if on_note is not None and accelerator.is_main_process else None
         notes = _told(
-            sets.notes
-            + word_notes(pretrained, network)
-            + _cut_notes(packed, limit)
-            + record_notes(record)
-            + cut_notes(decided.get("parts", []), config["recipe"]),
+            sets.notes + loaded.notes + record_notes(record) + cut_notes(decided.get("parts", []), config["recipe"]),
             tell,
         )
-        data, fill = training_set(sets.train, packed["train"], weights), fill_tokens(tokenizer)
+        data = training_set(sets.train, packed["train"], weights, augment=augment)
         rows = {name: len(examples) for name, examples in sets.named().items()}
         if dry_run:
             lesson, waiting = rehearsed_lesson(teachers, sets.train, data.packed, accelerator, cache=cache_teacher)
@@ -265,7 +271,7 @@ def stages(
                 "gradient_checkpointing": gradient_checkpointing,
                 "on_progress": on_progress,
             }
-            settings |= {name: measures[name] for name in ("max_length", "bins")} | {"record": record}
+            settings |= {name: measures[name] for name in ("max_length", "bins")} | {"record": record} | looks
             _told([f"first a plain run, for its dynamics: {folder / 'dynamics'}"], tell)
             known = _first_run(sets, folder / "dynamics", model, class_weights, decided["precision"], settings)
             # It leaves accelerate's global state as its own.
@@ -314,7 +320,7 @@ def stages(
             "recorded_on": recorded.recorded_on if recorded.was_observed else None,
         }
         from_main(partial(write_map, folder, recorded, sets.train))
-        metrics = from_main(partial(finish, folder, network, tokenizer, judged, said, config, facts))
+        metrics = from_main(partial(finish, folder, network, loaded.reader, judged, said, config, facts))
     return Run(folder, metrics)
 
 
@@ -348,53 +354,11 @@ def _claim(held: ExitStack, folder: Path, config: Mapping[str, Any]) -> dict[str
     return find_run(folder, config)
 
 
-def _network(
-    pretrained: str, sets: Sets, seed: int, max_length: int, gradient_checkpointing: bool
-) -> tuple[nn.Module, Any]:
-    """Return the model to train, its head drawn from the seed, and its tokenizer, set to cut texts where we do."""
-    names, choices = sets.train.label_names, sets.train.kind == "choices"
-
-    def load() -> tuple[nn.Module, Any]:
-        torch.manual_seed(seed)
-        return load_for_training(pretrained, label_names=names, choices=choices, examples=sets.train)
-
-    key = (_words(pretrained, sets), names, choices, seed)
-    network, tokenizer = reused("network", key, load, copied=_copied)
-    if sets.train.kind != "choices":
-        setattr(network.config, KIND, sets.train.kind)
-    # Wherever the checkpoint goes, texts are cut where they were cut in training.
-    tokenizer.model_max_length = usable_length(tokenizer, network.config, max_length)
-    if gradient_checkpointing:
-        try:
-            network.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
-        except ValueError:
-            raise InputError(f"{pretrained}: its architecture cannot recompute activations") from None
-    return network, tokenizer
-
-
-def _words(pretrained: str, sets: Sets) -> str:
-    """Return what decides about a model's vocabulary: the model alone, mostly."""
-    return f"{pretrained} {sets.train.digest()}" if is_sentence_cnn(pretrained) else pretrained
-
-
-def _copied(loaded: tuple[nn.Module, Any]) -> tuple[nn.Module, Any]:
-    """Return a model to change, and a tokenizer whose settings, though not its vocabulary, are its own."""
-    return copy.deepcopy(loaded[0]), copy.copy(loaded[1])
-
-
 def _told(notes: list[str], tell: Callable[[str], None] | None) -> list[str]:
     if tell is not None:
         for note in notes:
             tell(note)
     return notes
-
-
-def _cut_notes(packed: Mapping[str, Packed], limit: int) -> list[str]:
-    return [
-        f"{name}: {p.truncated} of {len(p)} texts are longer than {limit} tokens and were cut (--max-length)"
-        for name, p in packed.items()
-        if p.truncated
-    ]
 
 
 def _rehearsed(
@@ -408,7 +372,8 @@ def _rehearsed(
     two_runs: bool,
     given: Mapping[str, Signal],
 ) -> dict[str, Any]:
-    optimizer = adamw(network.to(accelerator.device).parameters(), lr=hyper["lr"], weight_decay=hyper["weight_decay"])
+    weights = placed(network, accelerator).parameters()
+    optimizer = optimizer_for(hyper["optimizer"], weights, lr=hyper["lr"], weight_decay=hyper["weight_decay"])
     data = data.to(accelerator.device)
     # Recipes guided by dynamics are plain without; what a teacher says is not to be done without.
     guidance = Guidance(recipe, network, data, accelerator, given=given) if given else None

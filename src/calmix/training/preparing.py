@@ -94,17 +94,10 @@ def prepare_sets(
 
 def check_learnable(examples: Examples) -> None:
     """Refuse data to train on whose rows are not all labelled, or all alike."""
-    check_texts(examples)
     check_labelled(examples)
     if examples.kind != "choices" and len(examples.label_names) < 2:
         where, only = examples.source or "the training set", examples.label_names[0]
         raise InputError(f"{where}: every row has the same label, {only!r}: nothing to learn")
-
-
-def check_texts(examples: Examples) -> None:
-    """Refuse images, which can be read but not learned from."""
-    if examples.kind == "image":
-        raise InputError(f"{examples.source or 'the data'}: holds images; training on images is not there yet")
 
 
 def check_labelled(examples: Examples) -> None:
@@ -189,7 +182,6 @@ def _read(
         if like is not None and like.label_names:
             known["label_names"] = like.label_names
         examples = read_examples(source, **known)
-    check_texts(examples)
     if like is not None and examples.kind != like.kind:
         raise InputError(f"{examples.source}: holds {examples.kind} data, the training set {like.kind} data")
     return examples

@@ -81,6 +81,11 @@ def load_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tenso
         index, _, slot = name.partition(".")
         state.setdefault(int(index), {})[slot] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    for parameter, slots in optimizer.state.items():
+        for slot, value in slots.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                # Fused kernels go through memory in the order of the weights, which may have their channels last.
+                slots[slot] = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
 def _apart(group: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from calmix.errors import InputError, TrainingError
 from calmix.mixing import Recipe, Step
-from calmix.models import anatomy
+from calmix.models import anatomy, reads_pixels
 from calmix.training.batches import Part, TrainingSet, seed_for
 from calmix.training.branching import Branch
 from calmix.training.capturing import Captures
@@ -86,7 +86,9 @@ class Stepper:
             self._seed(number, 0)
             part = parts[0]
             told = () if self.guidance is None else tuple(self.guidance.signals)
-            kind, shape = (variant, told), (len(part.rows), part.width, part.choices)
+            shape = (len(part.rows), part.width, part.choices)
+            # Convolutions choose how they compute for each shape, which must not happen during a capture.
+            kind = (variant, told, shape if reads_pixels(self.model) else None)
 
             def whole(rows: Tensor) -> None:
                 self._gradient(rows, part, variant, first=True)
@@ -112,7 +114,7 @@ class Stepper:
         step = Step(
             model=self.model,
             wrapped=self.wrapped,
-            inputs=self.data.packed.batch(samples, width=part.width, choices=part.choices),
+            inputs=self.data.inputs_of(samples, part, self.generator),
             targets=self.data.targets_of(samples, part.choices),
             rows=rows,
             generator=self.generator,

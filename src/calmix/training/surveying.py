@@ -14,17 +14,19 @@ import torch
 from calmix.data import Examples, write_json
 from calmix.dynamics import Dynamics, label_issues
 from calmix.errors import InputError
-from calmix.mixing import choose, fill_tokens
-from calmix.models import encode, identity, load_for_training, resolve, usable_length
+from calmix.mixing import choose
+from calmix.models import Augment, identity, resolve
 from calmix.training.batches import training_set
 from calmix.training.cutting import cut_notes, read_cuts, retried
+from calmix.training.defaults import with_defaults
 from calmix.training.filtering import JUDGED, Verdicts, check_enough, judge
 from calmix.training.folder import RECORDED, abandon, begin_run, find_run, locked, tidy
 from calmix.training.guiding import Guidance, Record
 from calmix.training.launching import accelerator_for, from_main, precision_for, processes
 from calmix.training.loop import Progress, fit, predict_everywhere
 from calmix.training.mapping import map_notes, write_map
-from calmix.training.optimising import check_hyper
+from calmix.training.networks import load_network
+from calmix.training.optimising import OptimizerName, Schedule, check_hyper
 from calmix.training.preparing import check_learnable
 
 __all__ = ["Survey", "survey"]
@@ -46,12 +48,17 @@ def survey(
     *,
     out: Path,
     model: str = "minilm",
-    epochs: int = 3,
-    batch_size: int = 32,
-    lr: float = 5e-5,
-    weight_decay: float = 0.0,
-    warmup: float = 0.1,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    optimizer: OptimizerName | None = None,
+    lr: float | None = None,
+    weight_decay: float | None = None,
+    warmup: float | None = None,
+    schedule: Schedule | None = None,
+    clip: float | None = None,
     max_length: int = 256,
+    image_size: int | None = None,
+    augment: Augment = "crop-flip",
     seed: int = 0,
     filtered: bool = False,
     judged: str = "easy",
@@ -73,24 +80,28 @@ def survey(
 
     `record` says which logits are recorded, in all of these runs: see `calmix.train`.
     """
-    hyper = check_hyper(
-        {
-            "epochs": epochs,
-            "batch_size": batch_size,
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "warmup": warmup,
-            "seed": seed,
-        }
-    )
+    pretrained = resolve(model)
+    asked = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "optimizer": optimizer,
+        "lr": lr,
+        "weight_decay": weight_decay,
+        "warmup": warmup,
+        "schedule": schedule,
+        "clip": clip,
+        "seed": seed,
+    }
+    hyper = check_hyper(with_defaults(asked, pretrained))
+    looks = check_hyper({"image_size": image_size, "augment": augment})
     check_hyper({"max_length": max_length, "checkpoint_minutes": checkpoint_minutes, "record": record})
     _check(examples, filtered, judged, percentile)
-    pretrained = resolve(model)
     config = {
         "command": "map",
         "model": model,
         "model_hash": identity(pretrained),
         **hyper,
+        **(looks if examples.kind == "image" else {}),
         "max_length": max_length,
         "filtered": filtered,
         "percentile": percentile if filtered else None,
@@ -108,7 +119,8 @@ def survey(
             def recorded(data: Examples, folder: Path, stage: str) -> Dynamics:
                 show = None if on_progress is None else partial(on_progress, stage)
                 look = folder == out and record == "training"
-                settings = (hyper, max_length, record, decided["precision"], checkpoint_minutes)
+                reads = {"max_length": max_length, **looks}
+                settings = (hyper, reads, record, decided["precision"], checkpoint_minutes)
                 return _recorded(data, folder, pretrained, *settings, show, last_look=look)
 
             dynamics = recorded(examples, out, "mapping")
@@ -158,7 +170,7 @@ def _recorded(
     folder: Path,
     pretrained: str,
     hyper: Mapping[str, Any],
-    max_length: int,
+    reads: Mapping[str, Any],
     record: Record,
     precision: str,
     checkpoint_minutes: float,
@@ -176,12 +188,10 @@ def _recorded(
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return from_main(partial(Dynamics.load, done))
     accelerator = accelerator_for(precision, (), folder)
-    torch.manual_seed(hyper["seed"])
-    network, tokenizer = load_for_training(
-        pretrained, label_names=examples.label_names, choices=examples.kind == "choices", examples=examples
-    )
-    packed = encode(examples, tokenizer, max_length=usable_length(tokenizer, network.config, max_length))
-    data = training_set(examples, packed).to(accelerator.device)
+    length, size = reads["max_length"], reads["image_size"]
+    loaded = load_network(pretrained, {"train": examples}, seed=hyper["seed"], max_length=length, image_size=size)
+    network, packed = loaded.network, loaded.packed["train"]
+    data = training_set(examples, packed, augment=reads["augment"]).to(accelerator.device)
     recipe = choose("erm")
     guidance = Guidance(recipe, network, data, accelerator, record=record)
     fit(
@@ -190,10 +200,8 @@ def _recorded(
         recipe,
         guidance,
         accelerator=accelerator,
-        fill=fill_tokens(tokenizer),
+        fill=loaded.fill,
         dev=None,
-        schedule="linear",
-        clip=1.0,
         accumulate=1,
         select="none",
         patience=0,

@@ -22,6 +22,7 @@ from calmix.mixing import TEACHER, Recipe, Signal, Step
 from calmix.models import (
     Classifier,
     Packed,
+    Pixels,
     Predictor,
     checkpoint_of,
     columns_for,
@@ -93,7 +94,7 @@ class Teachers:
             raise InputError(f"{' and '.join(self.names)}: predicts numbers that are not finite: no teacher")
         return logits
 
-    def live(self, examples: Examples, student: Packed, accelerator: Accelerator) -> Callable[[Step], Tensor]:
+    def live(self, examples: Examples, student: Packed | Pixels, accelerator: Accelerator) -> Callable[[Step], Tensor]:
         """Return what computes the logits of a step's rows, in the step."""
         readers = []
         for classifier, order in self._ordered(examples):
@@ -109,7 +110,7 @@ class Teachers:
             readers.append((classifier.model.to(accelerator.device), packed, columns))
         widths: dict[tuple[int, int], int] = {}
 
-        def width_of(packed: Packed, turn: int, width: int) -> int:
+        def width_of(packed: Packed | Pixels, turn: int, width: int) -> int:
             # Known on the host without looking at the rows: no text this wide for the student is wider for us.
             if (turn, width) not in widths:
                 widths[turn, width] = packed.width(np.flatnonzero(student.host_lengths <= width))
@@ -118,7 +119,8 @@ class Teachers:
         @torch.no_grad()
         def ask(step: Step) -> Tensor:
             assert step.rows is not None
-            shape = step.inputs["input_ids"].shape
+            # Images are shown to it as they are, whatever the student is shown of them.
+            shape = step.inputs["input_ids"].shape if "input_ids" in step.inputs else (len(step), 1)
             choices = shape[1] if len(shape) == 3 else None
             found = []
             for turn, (model, packed, columns) in enumerate(readers):
@@ -166,7 +168,7 @@ def lesson_of(
     teachers: Teachers | None,
     folder: Path,
     examples: Examples,
-    student: Packed,
+    student: Packed | Pixels,
     accelerator: Accelerator,
     *,
     cache: bool,
@@ -180,7 +182,7 @@ def lesson_of(
 
 
 def rehearsed_lesson(
-    teachers: Teachers | None, examples: Examples, student: Packed, accelerator: Accelerator, *, cache: bool
+    teachers: Teachers | None, examples: Examples, student: Packed | Pixels, accelerator: Accelerator, *, cache: bool
 ) -> tuple[dict[str, Signal], float]:
     """Return what stands for the lesson in a dry run, and about how many seconds the teachers need before it."""
     if teachers is None:

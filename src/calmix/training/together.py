@@ -12,6 +12,7 @@ from torch import Tensor
 from calmix.dynamics import Recorder
 from calmix.errors import TrainingError
 from calmix.mixing import RECIPES, Step
+from calmix.models import reads_pixels
 from calmix.training.averaging import Averaged
 from calmix.training.batches import epoch_steps_together, seed_for
 from calmix.training.guiding import Guidance, memory_of
@@ -19,7 +20,7 @@ from calmix.training.halves import Ready, Run, begun, ended
 from calmix.training.interrupting import Interrupted, interrupts_held
 from calmix.training.keeping import Fit, Keeper
 from calmix.training.loop import Progress, epoch_entry
-from calmix.training.optimising import adamw, learning_rate
+from calmix.training.optimising import learning_rate, optimizer_for
 from calmix.training.pipeline import stages
 from calmix.training.stepping import Stepper
 
@@ -120,6 +121,8 @@ def _alike(runs: Sequence[Ready]) -> bool:
         # One of the user's own may look at a batch in ways that only make sense for one run.
         and first.config["recipe"] in RECIPES
         and first.recipe.search is None
+        # Convolutions of several networks are not one product, and fill a GPU by themselves.
+        and not reads_pixels(first.network)
         and first.hyper["accumulate"] == 1
         and first.hyper["patience"] == 0
         and not first.config["gradient_checkpointing"]
@@ -187,7 +190,8 @@ def fit_together(runs: Sequence[Ready]) -> list[Fit | Exception] | None:
     first, hyper = runs[0], runs[0].hyper
     began = time.monotonic()
     models = [run.network.to(first.accelerator.device) for run in runs]
-    optimizers = [adamw(model.parameters(), lr=hyper["lr"], weight_decay=hyper["weight_decay"]) for model in models]
+    rates = {name: hyper[name] for name in ("lr", "weight_decay")}
+    optimizers = [optimizer_for(hyper["optimizer"], model.parameters(), **rates) for model in models]
     guidance, seeds = SideBySide([run.guidance for run in runs]), [run.hyper["seed"] for run in runs]
     stepper = Stepper(
         models[0],

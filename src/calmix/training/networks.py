@@ -1,0 +1,131 @@
+"""The network of a run, and its data as that network reads them."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from calmix.data import Examples
+from calmix.errors import InputError
+from calmix.mixing import fill_tokens
+from calmix.models import (
+    KIND,
+    Packed,
+    Pixels,
+    Preparation,
+    encode,
+    is_sentence_cnn,
+    load_for_images,
+    load_for_training,
+    measured,
+    pack_images,
+    preparation_for,
+    usable_length,
+    word_notes,
+)
+from calmix.training.reusing import reused
+
+__all__ = ["Loaded", "load_network"]
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A network to train, and what goes with it."""
+
+    network: nn.Module
+    reader: Any
+    """Its tokenizer, set to cut texts where we do; of images, their `Preparation`."""
+    packed: dict[str, Packed | Pixels]
+    """Each data set as the network reads it."""
+    fill: Mapping[str, int]
+    """What pairs of texts may be padded with."""
+    notes: list[str]
+
+
+def load_network(
+    pretrained: str,
+    sets: Mapping[str, Examples],
+    *,
+    seed: int,
+    max_length: int,
+    image_size: int | None = None,
+    gradient_checkpointing: bool = False,
+) -> Loaded:
+    """Return a network with a head for the labels of `sets["train"]`, drawn from the seed, and all sets read for it."""
+    train = sets["train"]
+    if train.kind == "image":
+        loaded = _for_images(pretrained, sets, seed, image_size)
+    else:
+        loaded = _for_texts(pretrained, sets, seed, max_length)
+    if train.kind != "choices":
+        setattr(loaded.network.config, KIND, train.kind)
+    if gradient_checkpointing:
+        try:
+            loaded.network.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+        except ValueError:
+            raise InputError(f"{pretrained}: its architecture cannot recompute activations") from None
+    return loaded
+
+
+def _for_texts(pretrained: str, sets: Mapping[str, Examples], seed: int, max_length: int) -> Loaded:
+    names, choices = sets["train"].label_names, sets["train"].kind == "choices"
+
+    def load() -> tuple[nn.Module, Any]:
+        torch.manual_seed(seed)
+        return load_for_training(pretrained, label_names=names, choices=choices, examples=sets["train"])
+
+    words = f"{pretrained} {sets['train'].digest()}" if is_sentence_cnn(pretrained) else pretrained
+    network, tokenizer = reused("network", (words, names, choices, seed), load, copied=_copied)
+    # Wherever the checkpoint goes, texts are cut where they were cut in training.
+    limit = tokenizer.model_max_length = usable_length(tokenizer, network.config, max_length)
+    packed: dict[str, Packed | Pixels] = {
+        name: reused(
+            "tokens", (words, limit, examples.digest()), partial(encode, examples, tokenizer, max_length=limit)
+        )
+        for name, examples in sets.items()
+    }
+    notes = word_notes(pretrained, network) + [
+        f"{name}: {p.truncated} of {len(p)} texts are longer than {limit} tokens and were cut (--max-length)"
+        for name, p in packed.items()
+        if p.truncated
+    ]
+    return Loaded(network, tokenizer, packed, fill_tokens(tokenizer), notes)
+
+
+def _for_images(pretrained: str, sets: Mapping[str, Examples], seed: int, size: int | None) -> Loaded:
+    train = sets["train"]
+    how, unmeasured = preparation_for(pretrained, train, size=size)
+
+    def packed_train() -> tuple[Pixels, Preparation]:
+        pixels = pack_images(train, how)
+        return measured(pixels, how) if unmeasured else (pixels, how)
+
+    # The network first: whether it can read such images is known before any is decoded.
+    def load() -> nn.Module:
+        torch.manual_seed(seed)
+        return load_for_images(pretrained, label_names=train.label_names, how=how)
+
+    key = (pretrained, train.label_names, how, seed)
+    network = reused("network", key, load, copied=copy.deepcopy)
+    pixels, how = reused("pixels", (how, unmeasured, train.digest()), packed_train)
+    packed: dict[str, Packed | Pixels] = {"train": pixels}
+    for name, examples in sets.items():
+        if name != "train":
+            packed[name] = reused("pixels", (how, examples.digest()), partial(pack_images, examples, how))
+    return Loaded(network, how, packed, {}, _size_notes(train, how))
+
+
+def _size_notes(train: Examples, how: Preparation) -> list[str]:
+    width, height = train.images.size(0)
+    if (height, width) == (how.height, how.width):
+        return []
+    return [f"images are scaled to {how.width} × {how.height} pixels (--image-size)"]
+
+
+def _copied(loaded: tuple[nn.Module, Any]) -> tuple[nn.Module, Any]:
+    """Return a model to change, and a tokenizer whose settings, though not its vocabulary, are its own."""
+    return copy.deepcopy(loaded[0]), copy.copy(loaded[1])

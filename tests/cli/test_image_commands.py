@@ -1,0 +1,155 @@
+"""Every command on images, and image files that are not what they should be."""
+
+import json
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from PIL import Image
+
+from calmix.data import read_examples, read_table
+from calmix.data.idx import read_idx
+
+TRAINING = ("--optimizer", "sgd", "--lr", "0.05", "--epochs", "2", "--batch-size", "12")
+
+
+@pytest.fixture
+def folder(place: Path) -> Path:
+    return tiny.image_folder(place / "images", 36)
+
+
+@pytest.fixture
+def trained(calmix: Any, folder: Path, place: Path, image_checkpoint: Any) -> Path:
+    ended = calmix("train", folder, "--model", image_checkpoint("convnet"), *TRAINING, "--out", "run")
+    assert ended.code == 0, ended.err
+    return place / "run"
+
+
+def _bomb(path: Path) -> None:
+    """Write a PNG file of a few bytes that says it has 20,000 × 20,000 pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 2, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))))
+
+
+def _truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:80])
+
+
+BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "truncated": (_truncated, "the image is cut short or damaged"),
+    "empty": (lambda path: path.write_bytes(b""), "the image is empty (zero bytes)"),
+    "text": (lambda path: path.write_text("id,text\n1,hello\n"), "this is no PNG, JPEG, BMP, WebP or GIF image"),
+    "bomb": (_bomb, "more than 80 million pixels: too large"),
+}
+
+ODD: dict[str, Callable[[Path], Any]] = {
+    "CMYK": lambda path: Image.new("CMYK", (8, 8), (10, 20, 30, 40)).save(path, "JPEG"),
+    "palette": lambda path: Image.new("P", (8, 8), 3).save(path, "PNG"),
+    "16-bit": lambda path: Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(path, "PNG"),
+    "alpha": lambda path: Image.new("RGBA", (8, 8), (10, 20, 30, 128)).save(path, "PNG"),
+    "one pixel": lambda path: Image.new("RGB", (1, 1), (10, 20, 30)).save(path, "PNG"),
+    "wide": lambda path: Image.new("RGB", (300, 2), (10, 20, 30)).save(path, "PNG"),
+    "one bit": lambda path: Image.new("1", (8, 8), 1).save(path, "PNG"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_file_that_cannot_be_used_is_named_in_one_line_and_nothing_is_written(
+    calmix: Any, folder: Path, place: Path, image_checkpoint: Any, kind: str
+) -> None:
+    spoil, message = BAD[kind]
+    bad = folder / "food" / "001.png"
+    spoil(bad)
+    ended = calmix("train", folder, "--model", image_checkpoint("convnet"), *TRAINING, "--out", "run")
+    assert (ended.code, ended.out) == (2, "")
+    last = ended.err.strip().splitlines()[-1]
+    assert str(bad) in last
+    assert message in last
+    assert "Traceback" not in ended.err
+    assert not (place / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_file_that_is_merely_odd_is_trained_on(
+    calmix: Any, folder: Path, place: Path, image_checkpoint: Any, kind: str
+) -> None:
+    ODD[kind](folder / "food" / "001.png")
+    ended = calmix("train", folder, "--model", image_checkpoint("convnet"), *TRAINING, "--out", "run", "--no-report")
+    assert ended.code == 0, ended.err
+    assert (place / "run" / "metrics.json").is_file()
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "calibrate"])
+def test_a_bad_file_stops_every_command_that_reads_images(
+    calmix: Any, folder: Path, trained: Path, place: Path, command: str
+) -> None:
+    _truncated(folder / "animal" / "000.png")
+    out = {"predict": "out.csv"}.get(command, "out")
+    ended = calmix(command, trained, folder, "--out", out)
+    assert ended.code == 2
+    assert "000.png: the image is cut short or damaged" in ended.err
+    assert not (place / out).exists()
+
+
+def test_a_model_of_texts_does_not_read_images(calmix: Any, folder: Path, checkpoint: Any, place: Path) -> None:
+    ended = calmix("train", folder, "--model", checkpoint("bert"), "--out", "run")
+    assert ended.code == 2
+    assert "no image classification model for architecture 'bert'; give --model resnet18" in ended.err
+    assert not (place / "run").exists()
+
+
+def test_a_run_has_a_page_with_the_names_of_the_images(trained: Path) -> None:
+    page = (trained / "report.html").read_text(encoding="utf-8")
+    assert "<html" in page
+    names = read_table(trained / "datamap.parquet")["image_from"].to_pylist()
+    assert all(name.endswith(".png") for name in names)
+
+
+def test_images_are_predicted_measured_and_calibrated(calmix: Any, folder: Path, trained: Path, place: Path) -> None:
+    assert calmix("predict", trained, folder, "--out", "predicted.csv").code == 0
+    predicted = read_table(place / "predicted.csv")
+    assert predicted.num_rows == 36
+    assert {f"p_{name}" for name in tiny.LABELS} <= set(predicted.column_names)
+    measured = calmix("evaluate", trained, folder, "--out", "judged", "--json")
+    assert measured.code == 0, measured.err
+    assert "accuracy" in measured.out
+    assert calmix("calibrate", trained, folder, "--out", "calibrated").code == 0
+    assert calmix("predict", place / "calibrated", folder, "--out", "again.csv").code == 0
+    again = read_table(place / "again.csv")
+    assert again["predicted"].to_pylist() == predicted["predicted"].to_pylist()
+    assert calmix("report", trained).code == 0
+
+
+def test_images_are_mapped_and_suspects_left_out(calmix: Any, folder: Path, place: Path, image_checkpoint: Any) -> None:
+    options = ("--model", image_checkpoint("convnet"), "--epochs", "2", "--lr", "1e-2", "--batch-size", "12")
+    ended = calmix("map", folder, *options, "--out", "map", "--clean", "clean.parquet", "--json")
+    assert ended.code == 0, ended.err
+    issues = json.loads(ended.out)["label_issues"]
+    kept = read_examples(place / "clean.parquet")
+    assert (kept.kind, len(kept)) == ("image", 36 - issues)
+    assert {path.name for path in (place / "map").iterdir()} >= {"datamap.parquet", "report.html", "metrics.json"}
+
+
+def test_idx_files_are_trained_on_in_grey(calmix: Any, place: Path) -> None:
+    for split, count in (("train", 24), ("t10k", 12)):
+        pixels, labels = tiny.pixels(count, grey=True)
+        codes = np.array([tiny.LABELS.index(label) for label in labels], np.uint8)
+        for kind, array in (("images-idx3", np.stack(pixels)), ("labels-idx1", codes)):
+            head = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+            (place / f"{split}-{kind}-ubyte").write_bytes(head + array.tobytes())
+    test = place / "t10k-images-idx3-ubyte"
+    ended = calmix(
+        "train", place / "train-images-idx3-ubyte", "--test", test, "--model", "resnet18", "--epochs", "1",
+        "--out", "run", "--augment", "crop", "--no-report",
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    assert len(read_table(place / "run" / "predictions-test.parquet")) == len(read_idx(test)) == 12

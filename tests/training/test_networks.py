@@ -1,0 +1,80 @@
+"""The network of a run and its data: the same for the same seed, read once, and told about."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from calmix.data import Examples
+from calmix.errors import InputError
+from calmix.models import Packed, Pixels, Preparation
+from calmix.training.networks import load_network
+from calmix.training.reusing import reusing
+
+Checkpoint = Callable[..., Path]
+
+
+def test_texts_come_with_their_tokenizer_and_are_cut(checkpoint: Checkpoint) -> None:
+    sets = {"train": tiny.examples(12), "dev": tiny.examples(6, seed=1)}
+    loaded = load_network(str(checkpoint("bert")), sets, seed=0, max_length=5)
+    assert isinstance(loaded.packed["dev"], Packed)
+    assert loaded.reader.model_max_length == 5
+    assert loaded.fill["sep"] == loaded.reader.sep_token_id
+    assert any("longer than 5 tokens" in note for note in loaded.notes)
+    assert loaded.network.config.calmix_kind == "text"  # type: ignore[union-attr]
+
+
+def test_images_come_with_their_preparation(image_checkpoint: Checkpoint) -> None:
+    sets = {"train": tiny.images(12), "dev": tiny.images(6, seed=1)}
+    loaded = load_network(str(image_checkpoint("resnet")), sets, seed=0, max_length=256)
+    assert loaded.reader == Preparation(8, 8, (0.4,) * 3, (0.3,) * 3)
+    assert isinstance(loaded.packed["dev"], Pixels)
+    assert loaded.fill == {}
+    assert loaded.notes == []
+    assert loaded.network.config.calmix_kind == "image"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("grey", [False, True])
+def test_without_pretrained_weights_all_sets_are_normalised_by_the_training_set(grey: bool) -> None:
+    train, dev = tiny.images(12, grey=grey), tiny.images(6, grey=grey, seed=1)
+    loaded = load_network("resnet18", {"train": train, "dev": dev}, seed=0, max_length=256)
+    pixels = np.stack(list(train.images)).reshape(-1, 1 if grey else 3) / 255
+    np.testing.assert_allclose(loaded.reader.mean, pixels.mean(0), atol=1e-5)
+    np.testing.assert_allclose(loaded.reader.std, pixels.std(0), atol=1e-5)
+    first, second = loaded.packed["train"], loaded.packed["dev"]
+    assert isinstance(first, Pixels)
+    assert isinstance(second, Pixels)
+    assert torch.equal(first.shift, second.shift)
+    assert torch.equal(first.scale, second.scale)
+
+
+def test_images_of_another_size_are_scaled_and_said_to_be(image_checkpoint: Checkpoint) -> None:
+    big = Examples.from_images([np.full((20, 30, 3), i, np.uint8) for i in range(6)], list("ababab"))
+    loaded = load_network(str(image_checkpoint("resnet")), {"train": big}, seed=0, max_length=256)
+    assert loaded.notes == ["images are scaled to 8 × 8 pixels (--image-size)"]
+    loaded = load_network(str(image_checkpoint("resnet")), {"train": big}, seed=0, max_length=256, image_size=12)
+    assert loaded.reader.height == 12
+
+
+def test_runs_of_one_study_share_pixels_but_not_networks(image_checkpoint: Checkpoint) -> None:
+    sets = {"train": tiny.images(12)}
+    with reusing():
+        first, second = (load_network(str(image_checkpoint("convnet")), sets, seed=3, max_length=256) for _ in range(2))
+    assert first.packed["train"] is second.packed["train"]
+    assert first.network is not second.network
+    pairs = zip(first.network.parameters(), second.network.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_network_that_cannot_recompute_says_so(image_checkpoint: Checkpoint) -> None:
+    with pytest.raises(InputError, match="cannot recompute activations"):
+        load_network(
+            str(image_checkpoint("convnet")),
+            {"train": tiny.images(6)},
+            seed=0,
+            max_length=256,
+            gradient_checkpointing=True,
+        )
