@@ -1,5 +1,6 @@
 """What is far from the training data, and a run that is less sure there."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,67 +10,80 @@ import tiny
 import torch
 
 import calmix
-from calmix.data import Examples, read_table
+from calmix.data import read_table
 from calmix.models import Classifier, encode, load_trained, predict_logits
 from calmix.training import train
-from calmix.training.distancing import _whitening, cooling_for
+from calmix.training.distancing import _distances, _whitening, cooling_for, fitted_slope
 
 
-def packed_of(folder: Path, examples: Examples) -> tuple[Any, Any]:
+def looked_at(folder: Path, rows: int = 300, held: int = 120, kind: str = "text") -> tuple[Any, Any, Any, Any]:
+    """Return a model, its train and dev packs, their labels, and what it says about dev."""
     model, tokenizer = load_trained(folder)
-    return model, encode(examples, tokenizer, max_length=tiny.POSITIONS)
+    sets = {"train": tiny.examples(rows, kind=kind), "dev": tiny.examples(held, kind=kind, seed=1)}
+    packed = {name: encode(examples, tokenizer, max_length=tiny.POSITIONS) for name, examples in sets.items()}
+    labels = {name: examples.labels for name, examples in sets.items()}
+    return model, packed, labels, predict_logits(model, packed["dev"])
 
 
 def test_whitened_rows_have_the_same_spread_in_every_direction() -> None:
     draw = torch.Generator().manual_seed(0)
-    rows = torch.randn(20_000, 4, generator=draw) @ torch.tensor(
-        [[3.0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 2, 1], [0, 0, 0, 1]]
-    )
+    shape = torch.tensor([[3.0, 1, 0, 0], [0, 1, 0, 0], [0, 0, 2, 1], [0, 0, 0, 1]])
+    rows = torch.randn(20_000, 4, generator=draw) @ shape
     white = (rows - rows.mean(0)) @ _whitening(rows - rows.mean(0))
     torch.testing.assert_close(white.T @ white / len(white), torch.eye(4), rtol=0.05, atol=0.05)
 
 
-def test_few_rows_are_taken_for_a_ball_rather_than_for_a_line() -> None:
-    rows = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
-    found = _whitening(rows - rows.mean(0))
-    assert found.isfinite().all()
-    scales = torch.linalg.svdvals(found)
-    assert scales.max() / scales.min() < 10
-
-
-def test_held_out_data_are_as_far_as_usual_and_other_data_are_farther(checkpoint: Any) -> None:
-    model, known = packed_of(checkpoint("bert"), tiny.examples(300))
-    _, held = packed_of(checkpoint("bert"), tiny.examples(120, seed=1))
-    cooling = cooling_for(model, known, held, slope=0.5, seed=0)
+@pytest.mark.parametrize("kind", ["text", "choices"])
+def test_held_out_data_are_as_far_as_usual(checkpoint: Any, kind: str) -> None:
+    model, packed, labels, logits = looked_at(checkpoint("bert", choices=kind == "choices"), kind=kind)
+    cooling = cooling_for(model, packed, labels, logits, slope=0.2, seed=0)
     assert cooling is not None
-    assert cooling.layer == 1
-    ratio = np.log(predict_logits(model, held) / predict_logits(model, held, cooling=cooling))[:, 0] / 0.5
-    assert 0.1 < ratio.mean() < 0.8  # of a deviation, those nearer than usual being 0
-    odd = tiny.examples(40, seed=2)
-    table = odd.table.set_column(odd.table.column_names.index("text"), "text", [["zzz"] * 40])
-    _, far = packed_of(checkpoint("bert"), Examples(table, odd.labels, odd.label_names))
-    beyond = np.log(predict_logits(model, far) / predict_logits(model, far, cooling=cooling))[:, 0] / 0.5
-    assert beyond.mean() > ratio.mean() + 1
+    far = _distances(model, packed["dev"], cooling)
+    assert far.mean() == pytest.approx(0, abs=1e-4)
+    assert far.std() == pytest.approx(1, abs=1e-3)
+    assert len(cooling.centres) == (1 if kind == "choices" else 3)
 
 
-@pytest.mark.parametrize(("train_rows", "dev_rows", "slope"), [(20, 120, 0.5), (300, 30, 0.5), (300, 120, 0.0)])
-def test_too_little_data_or_no_wish_is_no_correction(
-    checkpoint: Any, train_rows: int, dev_rows: int, slope: float
-) -> None:
-    model, known = packed_of(checkpoint("bert"), tiny.examples(train_rows))
-    _, held = packed_of(checkpoint("bert"), tiny.examples(dev_rows, seed=1))
-    assert cooling_for(model, known, held, slope=slope, seed=0) is None
+def test_other_data_are_farther(checkpoint: Any) -> None:
+    model, packed, labels, logits = looked_at(checkpoint("bert"))
+    cooling = cooling_for(model, packed, labels, logits, slope=0.2, seed=0)
+    assert cooling is not None
+    ids = torch.full_like(packed["dev"].ids, int(packed["dev"].ids[1]))
+    assert _distances(model, replace(packed["dev"], ids=ids), cooling).mean() > 1
+
+
+@pytest.mark.parametrize(("rows", "held"), [(20, 120), (300, 30)])
+def test_too_little_data_is_no_correction(checkpoint: Any, rows: int, held: int) -> None:
+    model, packed, labels, logits = looked_at(checkpoint("bert"), rows, held)
+    assert cooling_for(model, packed, labels, logits, slope=0.2, seed=0) is None
+
+
+def test_dev_data_move_the_slope_but_not_far() -> None:
+    rng = np.random.default_rng(0)
+    far, labels = rng.normal(size=4000), rng.integers(0, 2, 4000)
+    # Right less often the farther away, by as much as each true slope says; equally sure everywhere.
+    found = []
+    for true in (0.0, 0.2, 0.6):
+        right = rng.random(4000) < 1 / (1 + np.exp(-2 / np.exp(true * np.clip(far, -3, 4))))
+        said = np.where(right, labels, 1 - labels)
+        logits = np.where(np.arange(2) == said[:, None], 2.0, 0.0).astype(np.float32)
+        found.append(fitted_slope(logits, far, labels, expected=0.2))
+    assert found[0] < found[1] < found[2]
+    assert found[1] == pytest.approx(0.2, abs=0.06)
+    assert found[0] >= 0
+    assert found[2] < 0.5
+    few = [fitted_slope(logits[:20], far[:20], labels[:20], expected=e) for e in (0.1, 0.3)]
+    assert few == pytest.approx([0.1, 0.3], abs=0.05)
 
 
 def run(model: Path, out: Path, *, rows: int = 200, held: int = 110) -> Any:
     sets = {"dev": tiny.examples(held, seed=1), "test": tiny.examples(12, seed=2)}
-    options = {"average": 0.0, "cooling": 0.3}
-    return train(tiny.examples(rows), model=model, recipe="auto", options=options, out=out, epochs=1, lr=1e-3, **sets)
+    return train(tiny.examples(rows), model=model, recipe="auto", out=out, epochs=1, lr=1e-3, **sets)
 
 
 def test_a_run_says_that_it_is_less_sure_far_away_and_its_model_is(checkpoint: Any, tmp_path: Path) -> None:
     made = run(checkpoint("bert"), tmp_path / "run")
-    assert made.metrics["cooling"]["slope"] == 0.3
+    assert 0 <= made.metrics["cooling"]["slope"] < 0.5
     assert any("only calmix applies it" in note for note in made.metrics["notes"])
     assert "Weights cannot hold that" in (made.model / "README.md").read_text(encoding="utf-8")
     classifier = calmix.load(made.folder)

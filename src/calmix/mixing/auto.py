@@ -1,4 +1,4 @@
-"""The default: what is known to calibrate at no cost, put together."""
+"""The default, and what else can be combined with it at no cost."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,10 +32,12 @@ def auto(
     smoothing: float = 0.0,
     doubt: float = 0.0,
     distrust: float = 1.0,
-    average: float = 0.25,
-    cooling: float = 0.0,
+    average: float = 0.0,
+    cooling: float = 0.2,
 ) -> Recipe:
-    """One run that needs no choices: see docs/auto.md for what it does and how it was found.
+    """Plain training, and a temperature for each input by its distance from the training data.
+
+    The other options are what was tried for it and is there to be combined: see docs/auto.md.
 
     Args:
         alpha: input mixup of part of each batch, λ ~ Beta(α, α); 0 mixes nothing.
@@ -47,7 +49,7 @@ def auto(
         doubt: mean σ of label smoothing that falls on hard samples more than on easy ones, from the second epoch on.
         distrust: weight of samples whose label looks wrong, from the second epoch on.
         average: the share of the run over which weights are averaged.
-        cooling: how much the logarithm of the temperature rises per standard deviation of distance from the data.
+        cooling: how much the logarithm of the temperature should rise per standard deviation of distance from the data.
     """
     check_range("alpha", alpha)
     check_range("average", average, high=1)

@@ -52,5 +52,5 @@ class Recipe:
     average: float = 0.0
     """The share of the run over which its weights are averaged; 0 takes them as they are."""
     cooling: float = 0.0
-    """How much the logarithm of the temperature rises for each standard deviation by which an input is farther from the
-    training data than dev data are on average; 0 has one temperature for all."""
+    """How much the logarithm of the temperature is expected to rise for each standard deviation by which an input is
+    farther from the training data than dev data are on average; 0 has one temperature for all."""

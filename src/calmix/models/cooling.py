@@ -1,6 +1,6 @@
-"""Confidence that falls with the distance from the training data: a temperature for each input."""
+"""A temperature for each input, by its distance from the training data: far from it, confidence falls."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,52 +13,53 @@ from torch import Tensor, nn
 
 from calmix.errors import InputError
 from calmix.models.anatomy import anatomy
-from calmix.models.sites import pooled
+from calmix.models.sites import head_input, pooled
 
-__all__ = ["Cooling", "cooled", "read_cooling", "watched", "write_tensors"]
+__all__ = ["NEAREST_AND_FARTHEST", "Cooling", "cooled", "read_cooling", "rewriting_logits", "write_tensors"]
 
 _NAME = "calmix.safetensors"
 
-# Beyond so many deviations nothing is colder: what is that far cannot be told from what is farther.
-_FARTHEST = 16.0
+NEAREST_AND_FARTHEST = (-3.0, 4.0)
+"""Deviations beyond which nearer is not surer, and farther not less sure: what is that far cannot be told apart."""
+
+Edit = Callable[[Tensor, Tensor], Tensor]
+"""Logits [rows, classes] and what the head read [rows, choices, features] → other logits."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cooling:
     """Logits divided by exp(slope · d), d the deviations by which an input is farther from the training data than most.
 
-    The distance is Mahalanobis's, from the nearest of some centres, of what the network holds of a text after a layer
-    (its mean over tokens), or of what the head reads. Inputs as near as the data it was levelled on stay as they are,
-    and classes keep their order, so accuracy does not change.
+    The distance is Mahalanobis's, of what the head reads, from the nearest class of the training data. A row of
+    choices is as far as they are on average. Classes keep their order, so accuracy does not change.
     """
 
     slope: float
-    layer: int
-    """After which layer texts are compared; 0: what the head reads."""
     centres: Tensor
-    """[centres, features], whitened."""
+    """[classes, features]: where the training data of each class lie, whitened."""
     whiten: Tensor
-    """[features, features]: what makes the training data's spread the same in every direction."""
+    """[features, features]: what makes their spread the same in every direction."""
     usual: tuple[float, float]
     """Mean and standard deviation of the distances of data held out from training."""
 
     def __post_init__(self) -> None:
-        if self.slope < 0:
+        if not 0 <= self.slope < float("inf"):
             raise InputError(f"confidence must not rise with the distance from the data: slope is {self.slope}")
 
     def distances(self, features: Tensor) -> Tensor:
-        """Return how far each row of features [rows, features] is, in deviations from what is usual."""
-        whiten, centres = (t.to(features.device) for t in (self.whiten, self.centres))
-        far = torch.cdist(features.float() @ whiten, centres).amin(1)
-        return (far - self.usual[0]) / self.usual[1]
+        """Return how far each row of features [rows, choices, features] is, in deviations from what is usual."""
+        whiten, centres = (tensor.to(features.device) for tensor in (self.whiten, self.centres))
+        far = torch.cdist(features.float().flatten(0, 1) @ whiten, centres).amin(1)
+        return (far.view(features.shape[:2]).mean(1) - self.usual[0]) / self.usual[1]
 
-    def factors(self, features: Tensor) -> Tensor:
-        """Return what the logits of each row are divided by."""
-        return torch.exp(self.slope * self.distances(features).clamp(0, _FARTHEST))
+    def __call__(self, logits: Tensor, features: Tensor) -> Tensor:
+        """Return logits, each row divided by what its distance asks for."""
+        factors = torch.exp(self.slope * self.distances(features).clamp(*NEAREST_AND_FARTHEST))
+        return logits / factors[:, None].to(logits.dtype)
 
     def to_json(self) -> dict[str, Any]:
         """A dict that `json.dump` can write; the tensors are in a file beside it."""
-        return {"slope": self.slope, "layer": self.layer, "usual": list(self.usual)}
+        return {"slope": self.slope, "usual": list(self.usual)}
 
 
 def write_tensors(folder: Path, cooling: Cooling | None) -> None:
@@ -77,61 +78,32 @@ def read_cooling(folder: Path, state: dict[str, Any]) -> Cooling:
     except (OSError, SafetensorError) as error:
         raise ValueError(f"{_NAME}: {error}") from None
     mean, deviation = map(float, state["usual"])
-    return Cooling(float(state["slope"]), int(state["layer"]), tensors["centres"], tensors["whiten"], (mean, deviation))
-
-
-@contextmanager
-def watched(model: nn.Module, layer: int) -> Iterator[list[Tensor]]:
-    """Yield a list that receives, for each forward inside the block, one vector per text [rows · choices, features]."""
-    parts = anatomy(model)
-    held: list[Tensor] = []
-    kept: list[Tensor] = []
-    site = parts.layers[layer - 1] if layer else parts.head
-
-    def on_layer(_module: nn.Module, _args: Any, output: Any) -> None:
-        held.append(output[0] if isinstance(output, tuple) else output)
-
-    def on_head(_module: nn.Module, args: tuple[Any, ...]) -> None:
-        held.append(args[0])
-
-    def after(_module: nn.Module, _args: Any, inputs: dict[str, Any], _output: Any) -> None:
-        kept.append(_of_texts(held.pop(), inputs, layer, getattr(model.config, "pad_token_id", None)))
-
-    place = model.get_submodule(site)
-    handles = [place.register_forward_hook(on_layer) if layer else place.register_forward_pre_hook(on_head)]
-    handles.append(model.register_forward_hook(after, with_kwargs=True))
-    try:
-        yield kept
-    finally:
-        for handle in handles:
-            handle.remove()
+    return Cooling(float(state["slope"]), tensors["centres"], tensors["whiten"], (mean, deviation))
 
 
 @contextmanager
 def cooled(model: nn.Module, cooling: Cooling | None) -> Iterator[None]:
-    """Divide the logits of every forward inside the block by what the distances of its inputs ask for."""
+    """Correct the logits of every forward inside the block."""
     if cooling is None:
         yield
-        return
-    with watched(model, cooling.layer) as seen:
+    else:
+        with rewriting_logits(model, cooling):
+            yield
 
-        def after(_module: nn.Module, _args: Any, output: Any) -> Any:
-            with torch.autocast(output.logits.device.type, enabled=False):
-                factors = cooling.factors(seen.pop())
-            # A row of choices is as far as they are on average.
-            rows = factors.view(len(output.logits), -1).log().mean(1).exp()
-            output.logits = output.logits / rows[:, None].to(output.logits.dtype)
+
+@contextmanager
+def rewriting_logits(model: nn.Module, edit: Edit) -> Iterator[None]:
+    """Replace the logits of every forward inside the block by what `edit` makes of them and of what the head read."""
+    with head_input(model, anatomy(model)) as seen:
+
+        def after(_module: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> Any:
+            read = pooled(seen.pop(), inputs, getattr(model.config, "pad_token_id", None))
+            with torch.autocast(read.device.type, enabled=False):
+                output.logits = edit(output.logits, read.view(len(output.logits), -1, read.shape[-1]))
             return output
 
-        handle = model.register_forward_hook(after)
+        handle = model.register_forward_hook(after, with_kwargs=True)
         try:
             yield
         finally:
             handle.remove()
-
-
-def _of_texts(held: Tensor, inputs: dict[str, Any], layer: int, pad: int | None) -> Tensor:
-    if layer == 0:
-        return pooled(held, inputs, pad).flatten(0, -2).float()
-    mask: Tensor = inputs["attention_mask"].flatten(0, -2)[..., None].float()
-    return (held.float() * mask).sum(1) / mask.sum(1).clamp_min(1)

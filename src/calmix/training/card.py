@@ -31,10 +31,10 @@ A temperature of {{ "%.4g" | format(metrics.temperature) }}, fitted on {{ metric
 inside the last layer's weights: softmax of the logits gives calibrated probabilities, with no extra step.
 {%- if metrics.cooling %}
 
-**Far from the training data it is less sure, but only where calmix loads it** (`calmix.load`, `calmix predict`): the \
-logarithm of the temperature rises by {{ "%.3g" | format(metrics.cooling.slope) }} for each standard deviation by \
-which a text is farther from the training data than dev texts are. Weights cannot hold that: it is in `calmix.json` \
-and `calmix.safetensors`, and other programs get the temperature alone. The figures below include it.
+**By calmix (`calmix.load`, `calmix predict`) it is made less sure of texts far from its training data**, and surer of \
+near ones: the logarithm of the temperature rises by {{ "%.3g" | format(metrics.cooling.slope) }} for each standard \
+deviation of the dev texts' distances. Weights cannot hold that: it is in `calmix.json` and `calmix.safetensors`, and \
+other programs get the temperature alone. The figures below include it.
 {%- endif %}
 {% if labels %}
 Labels: {% for name in labels %}`{{ name | code }}`{% if not loop.last %}, {% endif %}{% endfor %}.

@@ -1,7 +1,7 @@
-"""How far is far: the training data as a trained network sees it, and what is usual for data it has not seen."""
+"""How far is far: the training data as a trained network sees it, what is usual, and how much surer one is near it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -9,21 +9,27 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calmix.models import Packed, Pixels, anatomy, predict_logits, reads_pixels
-from calmix.models.cooling import Cooling, watched
+from calmix.calibration import Temperature, nll
+from calmix.data import Examples
+from calmix.models import Cooling, Packed, Pixels, head_of, predict_logits
+from calmix.models.cooling import NEAREST_AND_FARTHEST, rewriting_logits
 from calmix.training.loop import predict_everywhere
 
-__all__ = ["Logits", "cooling_for", "what_is_said"]
+__all__ = ["Logits", "cooling_for", "fitted_slope", "what_is_said"]
 
-# Rows of the training data that its shape is told from.
-_ROWS = 4000
+# Sequences of the training data that its shape is told from.
+_REFERENCE = 4000
 # With fewer dev rows, what is usual is not known well enough to call anything far.
 _LEAST_DEV = 100
+# How much the slope may leave what it is expected to be, and how many dev rows at most have a say in it: in domain
+# alone, ever more rows would ask for ever more, which is too much out of domain.
+_SPREAD, _HEARD = 0.05, 1000
+_SLOPES = np.arange(0.0, 0.5, 0.01)
 
 
 @dataclass(frozen=True, eq=False)
 class Logits:
-    """What a trained network says about each data set: as it is, and less sure far from the training data."""
+    """What a trained network says about each data set: as it is, and corrected for the distance from its data."""
 
     raw: Mapping[str, NDArray[np.float32]]
     cooled: Mapping[str, NDArray[np.float32]]
@@ -34,72 +40,106 @@ class Logits:
 def what_is_said(
     network: nn.Module,
     packed: Mapping[str, Packed | Pixels],
-    judged: Sequence[str],
+    sets: Mapping[str, Examples],
     accelerator: Accelerator,
     *,
     slope: float,
     seed: int,
 ) -> Logits:
-    """Return what a network says about some of its data sets; `slope` is how much less sure it is far from the data."""
+    """Return what a network says about all sets but train; `slope` is how much less sure it should be far away."""
+    judged = [name for name in sets if name != "train"]
     raw = {name: predict_everywhere(network, packed[name], accelerator) for name in judged}
-    cooling = cooling_for(network, packed["train"], packed["dev"], slope=slope, seed=seed)
-    notes = _notes(slope > 0, cooling)
+    if slope == 0 or sets["train"].kind == "image":  # it was only measured on texts
+        return Logits(raw, raw)
+    labels = {name: examples.labels for name, examples in sets.items()}
+    cooling = cooling_for(network, packed, labels, raw["dev"], slope=slope, seed=seed)
     if cooling is None:
-        return Logits(raw, raw, None, notes)
+        note = "too few rows to tell what is far from the training data: the temperature alone corrects confidence"
+        return Logits(raw, raw, notes=[note])
+    note = (
+        "confidence falls far from the training data; that is not in the weights but beside them (calmix.json, "
+        "calmix.safetensors), and only calmix applies it: other programs get the temperature alone"
+    )
     cold = {name: predict_everywhere(network, packed[name], accelerator, cooling) for name in judged}
-    return Logits(raw, cold, cooling, notes)
+    return Logits(raw, cold, cooling, [note])
 
 
 def cooling_for(
-    network: nn.Module, train: Packed | Pixels, dev: Packed | Pixels, *, slope: float, seed: int
+    network: nn.Module,
+    packed: Mapping[str, Packed | Pixels],
+    labels: Mapping[str, NDArray[np.int64]],
+    logits: NDArray[np.float32],
+    *,
+    slope: float,
+    seed: int,
 ) -> Cooling | None:
-    """Return what makes logits smaller far from the training data; None where there is too little data to tell.
+    """Return a correction by distance for a network, from train and dev data; None where they are too few to tell.
 
-    Texts are compared halfway up the network: there, what a text is like has not yet given way to what its label is.
-    Images are compared by what the head reads.
+    `logits` are those of dev, `slope` what is expected: dev data may move it a little.
     """
-    features = network.get_submodule(anatomy(network).head).in_features
-    if slope == 0 or len(dev) < _LEAST_DEV or len(train) < 2 * features:  # type: ignore[operator]
+    train, dev = packed["train"], packed["dev"]
+    if len(dev) < _LEAST_DEV or len(train) < 2 * head_of(network).in_features:
         return None
-    layer = 0 if reads_pixels(network) else len(anatomy(network).layers) // 2
-    rows = np.random.default_rng([seed, 4]).permutation(len(train))[:_ROWS]
-    known = _features(network, train, layer, rows)
-    centre = known.mean(0)
-    whiten = _whitening(known - centre)
-    found = Cooling(slope, layer, (centre @ whiten)[None], whiten, (0.0, 1.0))
-    usual = found.distances(_features(network, dev, layer))
-    return Cooling(slope, layer, found.centres, whiten, (float(usual.mean()), float(usual.std().clamp_min(1e-6))))
+    per_row = 1 if train.counts is None else int(np.ceil(train.counts.mean()))
+    rows = np.random.default_rng([seed, 4]).permutation(len(train))[: _REFERENCE // per_row]
+    features = _features(network, train, rows)
+    group = np.zeros(len(features), np.int64) if train.counts is not None else labels["train"][rows]
+    _, places = np.unique(group, return_inverse=True)
+    where = torch.from_numpy(places).to(features.device)
+    centres = torch.stack([features[where == k].mean(0) for k in range(int(where.max()) + 1)])
+    whiten = _whitening(features - centres[where])
+    found = Cooling(slope, centres @ whiten, whiten, (0.0, 1.0))
+    far = _distances(network, dev, found)
+    found = replace(found, usual=(float(far.mean()), float(max(far.std(), 1e-6))))
+    far = (far - found.usual[0]) / found.usual[1]
+    return replace(found, slope=fitted_slope(logits, far, labels["dev"], expected=slope))
 
 
-def _notes(asked: bool, cooling: Cooling | None) -> list[str]:
-    if cooling is not None:
-        return [
-            "confidence falls far from the training data; that is not in the weights but beside them (calmix.json, "
-            "calmix.safetensors), and only calmix applies it: other programs get the temperature alone"
-        ]
-    if asked:
-        return ["too few rows to tell what is far from the training data: the temperature alone corrects confidence"]
-    return []
+def fitted_slope(
+    logits: NDArray[np.float32], far: NDArray[np.float64], labels: NDArray[np.int64], *, expected: float
+) -> float:
+    """Return the slope that dev data ask for, held near what is expected as by a normal prior."""
+    reach = np.clip(far, *NEAREST_AND_FARTHEST)[:, None]
+
+    def cost(slope: float) -> float:
+        cold = logits / np.exp(slope * reach)
+        loss = nll(Temperature.fit(cold, labels)(cold), labels)
+        return min(len(labels), _HEARD) * loss + ((slope - expected) / _SPREAD) ** 2 / 2
+
+    return float(min(_SLOPES, key=cost))
 
 
-def _features(network: nn.Module, packed: Packed | Pixels, layer: int, rows: NDArray[np.int64] | None = None) -> Tensor:
-    """Return what the network holds of each text [texts, features], in any order."""
-    with watched(network, layer) as seen:
+def _features(network: nn.Module, packed: Packed | Pixels, rows: NDArray[np.int64]) -> Tensor:
+    """Return what the head reads of some rows, in their order; of rows of choices, of each, in any order."""
+    if packed.counts is None:
+
+        def instead(_logits: Tensor, features: Tensor) -> Tensor:
+            return features[:, 0]
+
+        with rewriting_logits(network, instead):
+            return torch.from_numpy(predict_logits(network, packed, rows=rows)).to(next(network.parameters()).device)
+    seen: list[Tensor] = []
+
+    def beside(logits: Tensor, features: Tensor) -> Tensor:
+        seen.append(features.flatten(0, 1).float())
+        return logits
+
+    with rewriting_logits(network, beside):
         predict_logits(network, packed, rows=rows)
     return torch.cat(seen)
 
 
-def _whitening(centred: Tensor) -> Tensor:
-    """Return W with W·Wᵀ the inverse covariance, shrunk towards a sphere as far as so few rows ask for (OAS).
+def _distances(network: nn.Module, packed: Packed | Pixels, cooling: Cooling) -> NDArray[np.float64]:
+    def instead(logits: Tensor, features: Tensor) -> Tensor:
+        return cooling.distances(features)[:, None].expand(-1, logits.shape[1])
 
-    Chen et al. 2010, equation 23.
-    """
-    n, p = centred.shape
-    spread = centred.T.double() @ centred.double() / n
-    trace, square = spread.trace(), spread.square().sum()
-    share = ((1 - 2 / p) * square + trace**2) / ((n + 1 - 2 / p) * (square - trace**2 / p)).clamp_min(1e-12)
-    share = share.clamp(1e-3, 1.0)
-    ball = torch.eye(p, dtype=spread.dtype, device=spread.device) * trace / p
-    inverse = torch.linalg.inv((1 - share) * spread + share * ball)
-    found: Tensor = torch.linalg.cholesky(inverse)
+    with rewriting_logits(network, instead):
+        return predict_logits(network, packed)[:, 0].astype(np.float64)
+
+
+def _whitening(centred: Tensor) -> Tensor:
+    """Return W with W·Wᵀ the inverse covariance, a thousandth of its mean variance added in every direction."""
+    spread = centred.T.double() @ centred.double() / len(centred)
+    spread += 1e-3 * spread.diagonal().mean() * torch.eye(len(spread), dtype=spread.dtype, device=spread.device)
+    found: Tensor = torch.linalg.cholesky(torch.linalg.inv(spread))
     return found.float()

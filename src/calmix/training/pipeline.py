@@ -305,7 +305,7 @@ def stages(
             on_progress,
         )
         judged = {name: examples for name, examples in sets.named().items() if name != "train"}
-        said = what_is_said(network, packed, list(judged), accelerator, slope=method.cooling, seed=seed)
+        said = what_is_said(network, packed, sets.named(), accelerator, slope=method.cooling, seed=seed)
         for tracker in accelerator.trackers:
             tracker.finish()
         recorded = guidance.dynamics(ids=sets.train.ids, label_names=sets.train.label_names)
