@@ -1,14 +1,16 @@
 """A classifier exported to ONNX gives the original's calibrated probabilities."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny
+import torch
 
 from calmix.errors import InputError
-from calmix.models import Beside, Classifier, fold, label_names_of, load_trained
+from calmix.models import Beside, Classifier, Cooling, fold, head_of, label_names_of, load_trained
 from calmix.training import exporting
 from calmix.training.exporting import export_onnx
 
@@ -45,6 +47,20 @@ def test_pairs_and_choices_export_too(kind: str, checkpoint: Callable[..., Path]
     figures = export_onnx(original, tiny.examples(12, kind=kind), out=tmp_path / "onnx")
     assert figures["onnx"]["largest_difference"] < 1e-5
     assert figures["onnx"]["changed_predictions"] == 0
+
+
+@pytest.mark.parametrize("kind", ["text", "choices"])
+def test_the_graph_holds_what_the_distance_from_the_training_data_does(
+    kind: str, checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    plain = classifier(checkpoint("bert", choices=kind == "choices"))
+    draw, width = torch.Generator().manual_seed(0), head_of(plain.model).in_features
+    cooling = Cooling(0.3, torch.randn(2, width, generator=draw), torch.eye(width), (4.0, 0.2))
+    figures = export_onnx(
+        replace(plain, beside=Beside(cooling=cooling)), tiny.examples(12, kind=kind), out=tmp_path / "onnx"
+    )
+    assert figures["onnx"]["largest_difference"] < 1e-4
+    assert not (tmp_path / "onnx" / "calmix.json").exists()
 
 
 @pytest.mark.slow

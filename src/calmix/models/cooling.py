@@ -49,7 +49,11 @@ class Cooling:
     def distances(self, features: Tensor) -> Tensor:
         """Return how far each row of features [rows, choices, features] is, in deviations from what is usual."""
         whiten, centres = (tensor.to(features.device) for tensor in (self.whiten, self.centres))
-        far = torch.cdist(features.float().flatten(0, 1) @ whiten, centres).amin(1)
+        # Not `torch.cdist`, for which ONNX has no name. From the middle of the centres, little is lost to rounding.
+        middle = centres.mean(0)
+        x, centres = features.float().flatten(0, 1) @ whiten - middle, centres - middle
+        squares = x.square().sum(1, keepdim=True) + centres.square().sum(1) - 2 * x @ centres.T
+        far = squares.amin(1).clamp_min(0).sqrt()
         return (far.view(features.shape[:2]).mean(1) - self.usual[0]) / self.usual[1]
 
     def __call__(self, logits: Tensor, features: Tensor) -> Tensor:

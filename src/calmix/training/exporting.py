@@ -5,6 +5,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from calmix.calibration import Temperature
 from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.models import Classifier, Packed, encode, usable_length, write_beside
+from calmix.models.cooling import cooled
 from calmix.training.evaluating import measure
 from calmix.training.folder import PART, claim_empty
 
@@ -57,7 +59,8 @@ def export_onnx(classifier: Classifier, examples: Examples, *, out: Path, int8: 
         scratch = out / PART
         scratch.mkdir()
         try:
-            _export(model, batch, scratch / "model.onnx")
+            with cooled(model, classifier.beside.cooling):  # unlike a checkpoint, a graph can hold it
+                _export(model, batch, scratch / "model.onnx")
             files = {"onnx": scratch / "model.onnx"}
             if int8:
                 files["int8"] = scratch / "model-int8.onnx"
@@ -73,7 +76,7 @@ def export_onnx(classifier: Classifier, examples: Examples, *, out: Path, int8: 
                 )
             classifier.tokenizer.save_pretrained(scratch)
             model.config.save_pretrained(scratch)  # type: ignore[operator, union-attr]
-            write_beside(scratch, classifier.beside)
+            write_beside(scratch, replace(classifier.beside, cooling=None))
             for file in scratch.iterdir():
                 file.rename(out / file.name)
         finally:
