@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 
 from calmix.data import read_table
 
@@ -54,3 +55,17 @@ def test_what_cannot_be_asked_is_one_line(
     ended = calmix("ood", *words, *extra, "--test", files["test"])
     assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
     assert list(place.iterdir()) == []
+
+
+def test_models_of_images_are_compared_on_noise(calmix: Any, place: Path, image_checkpoint: Any) -> None:
+    pictures = tiny.image_folder(place / "pictures", 12)
+    words = ("ood", image_checkpoint(), "--test", pictures, "--ood", "gaussian-noise", "--ood", f"same={pictures}")
+    ended = calmix(*words, "--mc-dropout", 2, "--dropout", 0.3, "--out", "found")
+    assert ended.code == 0, ended.err
+    found = json.loads((place / "found" / "metrics.json").read_text())["ood"]
+    assert [name.split()[-1] for name in found] == [image_checkpoint().name, "+dropout"]
+    plain = next(iter(found.values()))["data"]
+    assert plain["same"]["max_probability"]["auroc"] == 0.5
+    assert 0 <= plain["gaussian-noise"]["negative_energy"]["auroc"] <= 1
+    ended = calmix("ood", image_checkpoint(), "--test", pictures, "--ood", "random-tokens")
+    assert (ended.code, "random tokens are for texts" in ended.err) == (2, True)

@@ -21,6 +21,13 @@ def test_networks_that_begin_with_random_weights_are_trained_as_thulasidasan_et_
     )
 
 
+@pytest.mark.parametrize("model", ["sentence-cnn", "sentence-cnn:glove.txt"])
+def test_a_sentence_cnn_is_trained_in_kims_batches(model: str) -> None:
+    assert with_defaults(_NOTHING, model) == dict(
+        zip(_NAMES, (10, 50, "adamw", 1e-3, 0.0, 0.0, "constant", 1.0), strict=True)
+    )
+
+
 def test_what_is_given_stays_even_where_it_is_zero() -> None:
     given = {**_NOTHING, "clip": 0.0, "warmup": 0.0, "epochs": 7}
     found = with_defaults(given, "some/folder")
