@@ -194,3 +194,15 @@ def test_a_failure_between_two_tables_leaves_no_file(tmp_path: Path, name: str) 
     with pytest.raises(InputError, match="no more"):
         write_tables(tables(), tmp_path / name)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_parquet_file_that_tells_a_value_once_and_means_it_often_is_refused(tmp_path, monkeypatch):
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 3000, pa.int32()), pa.array(["x" * 10_000]))
+    for column in (repeated, repeated.cast(pa.string())):
+        pa.parquet.write_table(pa.table({"text": column}), tmp_path / "bomb.parquet")
+        assert read_table(tmp_path / "bomb.parquet").num_rows == 3000
+        with monkeypatch.context() as patch:
+            patch.setattr("calmix.data.files._BOMB_BYTES", 1 << 20)
+            patch.setattr("calmix.data.files._BOMB_RATIO", 10)
+            with pytest.raises(InputError, match=r"bomb\.parquet: expands to more than 1 MiB"):
+                read_table(tmp_path / "bomb.parquet")

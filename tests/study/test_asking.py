@@ -131,3 +131,24 @@ def test_the_page_names_every_task_that_is_built_in() -> None:
     page = (Path(__file__).parents[2] / "docs" / "study.md").read_text(encoding="utf-8")
     table = page.split("## Tasks")[1].split("A task of your own")[0]
     assert set(builtin_tasks()) <= set(re.findall(r"`([\w-]+)`", table))
+
+
+@pytest.mark.parametrize("recipe", ["../evil.py:f", "/etc/evil.py:f", "os:system", "evil:f"])
+def test_code_from_elsewhere_is_not_run(tmp_path: Path, recipe: str) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('it ran')")
+    folder = tmp_path / "study"
+    folder.mkdir()
+    place = recipe.replace("../", f"{tmp_path}/")
+    (folder / "s.toml").write_text(f'[task.t]\ntrain = "a"\ntest = "a"\n[[method]]\nrecipe = "{place}"\n')
+    with pytest.raises(InputError, match=r"a study's own methods are in \.py files in its folder"):
+        read_study(folder / "s.toml")
+
+
+def test_a_link_does_not_bring_code_in(tmp_path: Path) -> None:
+    (tmp_path / "evil.py").write_text("raise SystemExit('it ran')")
+    folder = tmp_path / "study"
+    folder.mkdir()
+    (folder / "mine.py").symlink_to(tmp_path / "evil.py")
+    (folder / "s.toml").write_text(f'[task.t]\ntrain = "a"\ntest = "a"\n[[method]]\nrecipe = "{folder}/mine.py:f"\n')
+    with pytest.raises(InputError, match="in its folder"):
+        read_study(folder / "s.toml")

@@ -66,10 +66,11 @@ def test_what_a_killed_worker_left_is_tidied_by_the_next(ready: Any, monkeypatch
     held.mkdir(parents=True)
     (held / ".lock").write_text("")
     (folder / "checkpoints" / "step-00000001").mkdir(parents=True)
+    (folder / ".lock").write_text("")
     assert (folder / "model").is_dir()
     work(prepared.plan, prepared.storage, prepared.library)
     left = {path.name for path in folder.iterdir()}
-    assert not left & {"model", "checkpoints", "label_issues.csv"}
+    assert not left & {"model", "checkpoints", "label_issues.csv", ".lock"}
     assert {path.name for path in prepared.storage.root.iterdir()} == {key}
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "atomic_path",
     "compressed",
     "is_left_over",
+    "most_bytes",
     "naming",
     "open_bytes",
     "sync",
@@ -37,12 +38,17 @@ _TEMPORARY = ".calmix-"
 _BOMB_BYTES, _BOMB_RATIO = 1 << 30, 1000
 
 
+def most_bytes(path: Path) -> int:
+    """Return how much a file may expand to before it is taken for one that was made to fill the memory."""
+    return max(_BOMB_BYTES, _BOMB_RATIO * path.stat().st_size)
+
+
 class _Decompressed(io.RawIOBase):
     """The bytes behind a decompressor; damage and bombs become `InputError`."""
 
     def __init__(self, stream: Any, path: Path) -> None:
         self._stream, self._path = stream, path
-        self._most = max(_BOMB_BYTES, _BOMB_RATIO * path.stat().st_size)
+        self._most = most_bytes(path)
         self._count = 0
 
     def readable(self) -> bool:

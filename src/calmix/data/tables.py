@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from calmix.data.delimited import read_delimited, write_delimited
-from calmix.data.files import COMPRESSIONS, atomic_path, compressed, open_bytes
+from calmix.data.files import COMPRESSIONS, atomic_path, compressed, most_bytes, open_bytes
 from calmix.data.jsonlines import read_json, write_json_lines
 from calmix.data.origin import listed
 from calmix.errors import InputError
@@ -28,6 +28,7 @@ FORMATS = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+_BATCH = 512  # rows of a Parquet file at a time
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
@@ -70,10 +71,10 @@ def _read_parquet(path: Path, compression: str) -> pa.Table:
     try:
         if compression:
             with open_bytes(path) as stream:
-                table = pa.parquet.ParquetFile(pa.BufferReader(stream.read())).read()
+                table = _bounded(pa.BufferReader(stream.read()), path)
         else:
             with pa.OSFile(str(path)) as file:
-                table = pa.parquet.ParquetFile(file).read()
+                table = _bounded(file, path)
     except (pa.lib.ArrowException, OSError) as error:
         raise InputError(f"{path}: not a whole Parquet file; fetch or write it again") from error
     names = table.column_names
@@ -81,6 +82,23 @@ def _read_parquet(path: Path, compression: str) -> pa.Table:
     if repeated:
         raise InputError(f"{path}: several columns are called {listed(repeated)}; rename them")
     return table.replace_schema_metadata()
+
+
+def _bounded(source: Any, path: Path) -> pa.Table:
+    """The table in an open Parquet file, unless it expands beyond measure: a value may be told once and count often."""
+    file = pa.parquet.ParquetFile(source)
+    most, found, batches = most_bytes(path), 0, []
+    plain = pa.schema([field.with_type(_plain_type(field.type)) for field in file.schema_arrow])
+    for batch in file.iter_batches(_BATCH):
+        found += (batch if plain == file.schema_arrow else batch.cast(plain)).nbytes
+        if found > most:
+            raise InputError(f"{path}: expands to more than {most >> 20:,} MiB; convert it yourself if you trust it")
+        batches.append(batch)
+    return pa.Table.from_batches(batches, file.schema_arrow).unify_dictionaries().combine_chunks()
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def write_table(table: pa.Table, path: str | Path, *, guard: bool = True) -> None:

@@ -217,14 +217,14 @@ def config_of(name: str) -> Any:
         if not config_file.is_file():
             raise InputError(f"{name}: has no config.json, so it is not a transformers checkpoint")
         try:
-            json.loads(config_file.read_text(encoding="utf-8"))
+            told = json.loads(config_file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise InputError(f"{config_file}: is not valid JSON ({line_of(error)})") from None
         if not list(folder.glob("*.safetensors")):
             if any(path for pattern in _PICKLES for path in folder.glob(pattern)):
                 raise InputError(
                     f"{name}: holds pickled weights, which can run code when loaded; convert them where you trust "
-                    "them: python -c \"from transformers import AutoModel as A; A.from_pretrained('DIR')"
+                    f"them: python -c \"from transformers import {_named(told)} as A; A.from_pretrained('DIR')"
                     ".save_pretrained('DIR')\""
                 )
             raise InputError(f"{name}: has no .safetensors weights beside its config.json")
@@ -239,6 +239,16 @@ def config_of(name: str) -> Any:
         raise InputError(
             f"{name}: is neither a folder here nor a model the Hugging Face hub gives us ({line_of(error)})"
         ) from None
+
+
+def _named(config: Any) -> str:
+    """Return the class that a config names, if it is one of transformers': people paste what we print."""
+    import transformers
+
+    named = config.get("architectures") if isinstance(config, dict) else None
+    kind = named[0] if isinstance(named, list) and named else None
+    known = isinstance(kind, str) and kind.isidentifier() and hasattr(transformers, kind)
+    return str(kind) if known else "AutoModel"
 
 
 def _tokenizer(name: str) -> Any:

@@ -105,9 +105,22 @@ def read_study(path: Path) -> Study:
         raise InputError(f"{path}: is not valid TOML (nested too deeply)") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    _refuse_code_from_elsewhere(values, path)
     study = parse_study(values, str(path), path.stem)
     paper = parse_paper(values.get("paper"), f"{path}: [paper]")
     return study if paper is None else replace(study, paper=read_paper(paper, path.parent))
+
+
+def _refuse_code_from_elsewhere(values: Mapping[str, Any], path: Path) -> None:
+    """Refuse recipes whose code is not beside the study: whoever wrote the file would choose what runs here."""
+    methods = values.get("method")
+    for table in methods if isinstance(methods, list) else ():
+        recipe = table.get("recipe") if isinstance(table, Mapping) else None
+        place, colon, _ = recipe.rpartition(":") if isinstance(recipe, str) else ("", "", "")
+        if colon and not (place.endswith(".py") and Path(place).resolve().is_relative_to(path.parent.resolve())):
+            raise InputError(
+                f"{path}: recipe {recipe!r}: a study's own methods are in .py files in its folder, {path.parent}"
+            )
 
 
 def parse_study(values: Mapping[str, Any], where: str, name: str) -> Study:

@@ -182,7 +182,7 @@ def _tidy_up(plan: Plan, storage: Storage) -> None:
             continue
         folder, teaches = storage.folder(key), _teaches(key, plan, storage)
         if key in held or is_untidy(folder) or (lean and is_untrimmed(folder, teaches=teaches)):
-            with suppress(Busy), storage.holding(key):
+            with suppress(Busy), storage.holding(key), locked(folder):
                 tidy(folder)
                 trim(spec, folder, plan.study.keep, teaches=teaches)
 

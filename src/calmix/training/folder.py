@@ -117,8 +117,8 @@ def tidy(out: Path) -> None:
 
 
 def is_untidy(out: Path) -> bool:
-    """Return whether a finished run holds anything that `tidy` would remove."""
-    return (out / "checkpoints").is_dir() or (out / RECORDED).is_file()
+    """Return whether a finished run holds anything that `tidy`, or letting go of its lock, would remove."""
+    return any((out / name).exists() for name in ("checkpoints", RECORDED, _LOCK))
 
 
 def is_finished(out: Path) -> bool:
