@@ -28,7 +28,7 @@ def vectors(tmp_path: Path) -> str:
 
 
 def test_it_learns_is_saved_and_predicts_the_same(quick: Any, vectors: str) -> None:
-    run = quick(train=tiny.examples(90), test=tiny.examples(60, seed=7), model=vectors, epochs=8, lr=1e-2)
+    run = quick(train=tiny.examples(300), test=tiny.examples(60, seed=7), model=vectors, epochs=8, lr=3e-3)
     assert run.metrics["splits"]["test"]["after"]["accuracy"] > 0.9
     assert "begin with a pretrained vector" in " ".join(run.metrics["notes"])
     assert (run.folder / "datamap.parquet").is_file()
