@@ -76,3 +76,29 @@ def test_mc_dropout_is_remembered_beside_the_weights(calmix: Any, trained: Path,
     assert kept["recalibrator"]["kind"] == "temperature"
     assert calmix("predict", "new", files["texts"]).out == calmix("predict", "new", files["texts"]).out
     assert calmix("export", "new", "--out", "graph").code == 2
+
+
+def test_rows_the_model_was_trained_on_are_refused_and_some_of_them_said(
+    calmix: Any, trained: Path, files: Any, place: Path
+) -> None:
+    for model in (trained, trained / "model"):
+        ended = calmix("calibrate", model, files["train"], "--out", "new")
+        assert ended.code == 2
+        assert f"{files['train']}: the model was trained on 30 of these 30 rows" in ended.err
+    assert list(place.iterdir()) == []
+    head, *rows = files["test"].read_text().splitlines()
+    texts = {row.split(",")[1] for row in files["train"].read_text().splitlines()[1:]}
+    fresh = [row for row in rows if row.split(",")[1] not in texts]
+    seen = files["train"].read_text().splitlines()[1]
+    (place / "some.csv").write_text("\n".join([head, *fresh, seen]) + "\n")
+    ended = calmix("calibrate", trained, "some.csv", "--out", "new")
+    assert ended.code == 0, ended.err
+    assert f"1 of {len(fresh) + 1} rows were trained on" in ended.err
+
+
+def test_a_file_that_is_not_there_is_told_before_the_model_is_loaded(
+    calmix: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calmix.models.load", lambda *_, **__: pytest.fail("loaded"))
+    assert calmix("calibrate", "model", "none.csv", "--out", "new").err == "calmix: none.csv: no such file\n"
+    assert calmix("evaluate", "model", "none.csv").err == "calmix: none.csv: no such file\n"

@@ -129,7 +129,8 @@ def test_labels_that_differ_are_both_listed(calmix: Any, checkpoint: Any, words:
 def test_a_forgotten_table_is_said(calmix: Any, trained: Path) -> None:
     ended = calmix("distil", trained)
     assert ended.code == 2
-    assert "Missing argument" in ended.err
+    assert f"{trained} is the teacher, or the data? Give both: calmix distil TEACHER TRAIN" in ended.err
+    assert "Missing argument 'TEACHER... TRAIN'" in calmix("distil").err
 
 
 def test_an_encoder_teaches_a_sentence_cnn(calmix: Any, trained: Path, files: Any, place: Path) -> None:

@@ -292,6 +292,18 @@ def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(
     assert json.loads(ended.out)["epochs"][-1]["step"] == 12
 
 
+def test_an_error_in_a_recipe_of_ones_own_is_one_line(calmix: Any, files: Any, checkpoint: Any, place: Path) -> None:
+    text = "from calmix.recipes import Recipe\n\n\ndef loss(step):\n    return step.nothing\n\n\n"
+    (place / "mine.py").write_text(text + "def mine():\n    return Recipe(loss=loss)\n")
+    words = ("train", files["train"], "--model", checkpoint("bert"), "--recipe", "mine.py:mine", "--out", "run")
+    ended = calmix(*words)
+    assert ended.code == 2
+    last = ended.err.splitlines()[-1]
+    assert last.startswith("calmix: ")
+    assert last.endswith("mine.py, line 5, in your recipe: AttributeError: 'Step' object has no attribute 'nothing'")
+    assert not (place / "run").exists()
+
+
 def test_several_processes_say_it_once(calmix: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     ended = calmix("recipes", "mixdown")

@@ -200,6 +200,7 @@ def test_columns_that_were_named_are_found_again(calmix: Any, place: Path) -> No
         ["--out", "clean.docx"],
         ["--out", "data.csv"],
         ["--out", "decisions.csv"],
+        ["--out", "all.csv"],  # it is there already
         ["--out", "clean.csv", "--filter"],
         ["--out", "clean.csv", "--clean", "other.csv"],
         ["--out", "clean.csv", "--label", "colour"],

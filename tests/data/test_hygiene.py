@@ -39,3 +39,18 @@ def test_findings_are_told_line_by_line():
 
 def test_clean_data_needs_no_line():
     assert hygiene_lines(Examples.from_texts(["a", "b"], [0, 1]), {"dev": Examples.from_texts(["c"])}) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "ids"),
+    [
+        ([f"row-{i}" for i in range(20)], True),
+        ([str(i) for i in range(20)], True),
+        ([f"row {i}" for i in range(20)], False),
+        (["yes", "no"] * 10, False),
+        (["a", "b"], False),
+    ],
+)
+def test_texts_that_look_like_ids_are_said(texts, ids):
+    examples = Examples.from_texts(texts, [0, 1] * (len(texts) // 2))
+    assert any("look like ids" in line for line in hygiene_lines(examples, {})) == ids

@@ -8,6 +8,7 @@ import pytest
 
 from calmix.errors import InputError
 from calmix.mixing import RECIPES, Recipe, choose, choosing, describe, options_of
+from calmix.mixing.choosing import blame
 from calmix.mixing.terms import clean
 
 OWN = '''
@@ -264,7 +265,7 @@ def test_a_file_or_module_that_is_not_there_gets_one_line(tmp_path: Path) -> Non
 
 
 def test_options_have_types_defaults_and_help(own: Path) -> None:
-    options = {option.name: option for option in options_of(choosing._maker(f"{own}:mine"))}
+    options = {option.name: option for option in options_of(choosing.maker_of(f"{own}:mine"))}
     assert list(options) == ["strength", "rounds", "how", "loud"]
     assert (options["strength"].kind, options["strength"].default, options["strength"].help) == (
         float,
@@ -280,3 +281,14 @@ def test_a_catch_all_is_no_option() -> None:
 
     assert [option.name for option in options_of(loose)] == ["alpha"]
     assert [option.name for option in options_of(partial(loose, alpha=2.0))] == ["alpha"]
+
+
+def test_an_error_in_a_recipe_of_ones_own_is_told_by_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text("def wrong():\n    return helped()\n\n\ndef helped():\n    return 1 / 0\n")
+    with pytest.raises(ZeroDivisionError) as caught:
+        choose(f"{file}:wrong")
+    assert blame(caught.value) == f"{file}, line 6, in your recipe: ZeroDivisionError: division by zero"
+    with pytest.raises(ZeroDivisionError) as other:
+        1 / 0  # noqa: B018
+    assert blame(other.value) is None

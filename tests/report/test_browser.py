@@ -181,6 +181,11 @@ def test_filters_narrow_the_map_and_the_lists(open_page: Any, make_run: Any) -> 
     shown = [e.inner_text() for e in page.locator("#list > li p.text").all()]
     assert shown
     assert all("1" in text and "food" in text for text in shown)
+    page.locator("#by-words").fill("nowhere")
+    page.wait_for_selector("#n-view:text-is('0')")
+    page.locator("#tab-suspects").click()
+    assert "suspects passes the filters above" in page.locator("#list").inner_text()
+    page.locator("#tab-view").click()
     page.locator("#clear").click()
     assert page.locator("#n-view").inner_text() == "60"
     legend = page.locator("#legend").inner_text()

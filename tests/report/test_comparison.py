@@ -107,3 +107,17 @@ def test_its_diagrams_follow_their_choices(open_page: Any, pair: list[Path], tmp
     page.locator("#aside").check()
     assert page.locator("#comparison figure").count() == 3
     assert page.locator("#comparison-tables table").count() == 3
+
+
+def test_options_that_only_the_command_tells_are_listed_too(pair: list[Path]) -> None:
+    for folder, share in zip(pair, ("0.1", "0.2"), strict=True):
+        settings = (folder / "run.toml").read_text()
+        command = f'command = "calmix train x.csv --dev-fraction {share} --lr 1 --online --out {folder}"'
+        settings = "\n".join(line for line in settings.splitlines() if not line.startswith("command"))
+        (folder / "run.toml").write_text(f"{command}\n{settings}")
+    options = comparison_page([read_run(folder) for folder in pair]).split('id="options"')[1]
+    row = options.split("--dev-fraction")[1].split("</tr>")[0]
+    assert "0.1" in row
+    assert "0.2" in row
+    assert "--online" not in options
+    assert "--out" not in options

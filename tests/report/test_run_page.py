@@ -62,7 +62,7 @@ def test_every_figure_is_that_of_metrics_json(make_run: Any) -> None:
     for (name, stage, key), shown in cells.items():
         found = metrics["splits"][name][stage]
         share = {k: s for k, _, s in FIGURES}[key]
-        text = f"{100 * found[key]:.1f} %" if share else f"{found[key]:.3f}"
+        text = (f"{100 * found[key]:.1f} %" if share else f"{found[key]:.3f}").replace("-", "−")
         assert text in shown
         if key in found["intervals"]:
             low, high = found["intervals"][key]
@@ -163,3 +163,39 @@ def test_figures_that_do_not_exist_are_dashes(make_run: Any) -> None:
     cells = Text(run_page(read_run(folder))).cells
     assert cells["test", "after", "nll"].split() == ["–"]
     assert "–" not in cells["test", "before", "ece"]
+
+
+def test_notes_that_inform_look_other_than_those_that_warn(make_run: Any) -> None:
+    from calmix.training.guiding import record_notes
+
+    folder = make_run()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    informing = ["dev: 40 rows split off the training set (9 stay), stratified by label", *record_notes("evaluation")]
+    warning = ["train: 3 of 9 rows repeat another", "test: 2 of 9 rows are also in train; scores on them say little"]
+    metrics["notes"] = informing + warning
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    html = run_page(read_run(folder))
+    for notes, kind in ((informing, "info"), (warning, "caveat")):
+        for note in notes:
+            assert re.search(rf'<p class="{kind}"><span aria-hidden="true">.</span> <bdi>{re.escape(note)}</bdi>', html)
+
+
+def test_the_page_of_a_map_begins_with_it(make_run: Any) -> None:
+    folder = make_run(sets=())
+    html = run_page(read_run(folder))
+    assert html.index('<section id="training"') < html.index('<section id="map"')
+    settings = (folder / "run.toml").read_text().replace('recipe = "erm"', 'command = "map"')
+    (folder / "run.toml").write_text(settings)
+    html = run_page(read_run(folder))
+    assert html.index('<section id="map"') < html.index('<section id="training"')
+    assert html.index('href="#map"') < html.index('href="#training"')
+
+
+def test_a_figure_below_zero_has_a_minus(make_run: Any) -> None:
+    folder = make_run()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    metrics["splits"]["test"]["after"]["debiased_ece"] = -0.021
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    html = run_page(read_run(folder))
+    assert Text(html).cells["test", "after", "debiased_ece"].split() == ["−2.1", "%"]
+    assert "below 0 where the gaps are smaller than chance alone makes them" in html

@@ -46,12 +46,24 @@ def calibrate(
     Example: `calmix calibrate run new-data.csv --guarantee 0.95 --out run-2`
     """
     from calmix.data import read_examples
+    from calmix.data.reading import check_there
+    from calmix.errors import InputError
     from calmix.training import calibrate as correct
+    from calmix.training.correcting import trained_on
 
+    check_there(dev)
     classifier = predictor(model, ensemble, mc_dropout, dropout)
     examples = read_examples(
         dev, label_names=classifier.label_names or None, text=text, text_b=text_b, choices=choices, label=label
     )
+    seen = max(trained_on(each, examples) for each in (model, *(ensemble or [])))
+    if 2 * seen > len(examples):
+        raise InputError(
+            f"{dev}: the model was trained on {seen:,} of these {len(examples):,} rows, where it is surer and right "
+            "more often than elsewhere; give rows it has not seen"
+        )
+    if seen:
+        note(f"{seen:,} of {len(examples):,} rows were trained on, and flatter the model")
     with working_bar("predicting", len(examples), quiet=as_json) as bar:
         figures = correct(
             classifier,

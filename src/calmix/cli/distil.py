@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from calmix.cli.train import learn, train, with_options_of
+from calmix.errors import InputError
 
 __all__ = ["distil"]
 
@@ -19,13 +20,13 @@ class _Form(StrEnum):
 
 @with_options_of(train, but=("train", "model", "recipe", "dynamics", "online"))
 def distil(
-    teacher: Annotated[
+    words: Annotated[
         list[str],
-        typer.Argument(metavar="TEACHER", help="Run folders, or any classifiers; several are averaged."),
-    ],
-    train: Annotated[
-        str,
-        typer.Argument(metavar="TRAIN", help="CSV, TSV, JSONL or Parquet file, or a hub data set; labels optional."),
+        typer.Argument(
+            metavar="TEACHER... TRAIN",
+            help="Run folders, or any classifiers (several are averaged); last the data to learn from, whose labels "
+            "are optional: a CSV, TSV, JSONL or Parquet file, or a hub data set.",
+        ),
     ],
     student: Annotated[
         str,
@@ -70,16 +71,20 @@ def distil(
     Example: `calmix distil run train.csv --student distilbert-base-uncased --alpha 0.5 --tau 2 --out student`
     """
 
+    *teacher, source = words
+    if not teacher:
+        raise InputError(f"{source} is the teacher, or the data? Give both: calmix distil TEACHER TRAIN")
+
     from calmix.models import with_vectors
 
     learner = with_vectors(student, options.pop("vectors"))
 
-    def run(source: str, **settings: Any) -> Any:
+    def run(data: str, **settings: Any) -> Any:
         from calmix.training import distil as run_distillation
 
         return run_distillation(
             teacher,
-            source,
+            data,
             student=learner,
             alpha=alpha,
             tau=tau,
@@ -90,4 +95,4 @@ def distil(
             **settings,
         )
 
-    learn(run, train, options)
+    learn(run, source, options)

@@ -56,6 +56,8 @@ def evaluate(
     if model is not None and not files:
         raise InputError(f"give labelled files to evaluate {model} on")
 
+    from calmix.data.reading import check_there
+
     config: dict[str, Any] = {"command": "evaluate", "model": model or "predictions", "bins": bins}
     scores, apart = None, None
     if model is None:
@@ -65,6 +67,8 @@ def evaluate(
     else:
         config |= {"ensemble": ensemble or None, "mc_dropout": mc_dropout, "dropout": dropout}
         asked = unfamiliar(ood or [])
+        for file in (*(files or []), *(file for file in asked.values() if file)):
+            check_there(file)
         classifier = predictor(model, ensemble, mc_dropout, dropout)
         columns = {"text": text, "text_b": text_b, "choices": choices, "label": label}
         sources = _from_model(classifier, files or [], columns, as_json)

@@ -119,6 +119,13 @@ def _run(arguments: list[str] | None) -> int:
         if error.filename is None and error.strerror is None:
             raise
         return _say(f"{error.filename or 'the system'}: {error.strerror}", 1)
+    except Exception as error:
+        # Loaded only where a recipe was chosen.
+        choosing = sys.modules.get("calmix.mixing.choosing")
+        blamed = None if choosing is None else choosing.blame(error)
+        if blamed is None:
+            raise
+        return _say(blamed, 2)
     return code if isinstance(code, int) else 0
 
 

@@ -204,6 +204,8 @@ def _apply(train: str, decisions: Path, out: Path, columns: dict[str, Any], as_j
     for given in (Path(train), decisions):
         if out.exists() and given.exists() and out.samefile(given):
             raise InputError(f"--out {out}: is one of the tables that are read; give another file")
+    if out.exists():
+        raise InputError(f"--out {out}: is there already; give another file, or remove it")
     examples = read_examples(train, **columns)
     table, label = _whole_table(train, examples, columns)
     applied = apply_decisions(table, examples, read_decisions(decisions, examples), label=label)

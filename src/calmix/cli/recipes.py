@@ -11,16 +11,14 @@ __all__ = ["recipes"]
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Show this one only.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show this one only; also FILE.py:FUNCTION.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List the training methods: what each is, its options and its paper."""
-    from calmix.errors import InputError
     from calmix.mixing import RECIPES, describe, options_of
+    from calmix.mixing.choosing import maker_of
 
-    if name is not None and name not in RECIPES:
-        raise InputError(f"there is no recipe {name!r} (there are: {', '.join(RECIPES)})")
-    shown = {key: maker for key, maker in RECIPES.items() if name in (None, key)}
+    shown = RECIPES if name is None else {name: maker_of(name)}
     if as_json:
         print_json(
             {

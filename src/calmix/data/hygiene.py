@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow.compute as pc
 
 from calmix.data.examples import Examples
 from calmix.data.keys import folded_keys, groups_of
 
-__all__ = ["Duplicates", "duplicates", "hygiene_lines", "leakage"]
+__all__ = ["Duplicates", "duplicates", "hygiene_lines", "leakage", "looks_like_ids"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,14 @@ def duplicates(examples: Examples) -> Duplicates:
     return Duplicates(rows=int(extra.sum()), conflicting=int(extra[disagree].sum()))
 
 
+def looks_like_ids(examples: Examples) -> bool:
+    """Whether the texts of a data set of some size are all different and none has two words."""
+    if examples.kind != "text" or len(examples) < 5:
+        return False
+    texts = examples.table["text"]
+    return len(texts.unique()) == len(texts) and not pc.any(pc.match_substring_regex(texts, r"\S\s+\S")).as_py()
+
+
 def leakage(train: Examples, other: Examples) -> int:
     """How many rows of `other` have texts that `train` has too, whatever their case and white space."""
     known = set(folded_keys(train.table))
@@ -46,6 +55,8 @@ def leakage(train: Examples, other: Examples) -> int:
 def hygiene_lines(train: Examples, others: Mapping[str, Examples]) -> list[str]:
     """One line for the user per finding in the training data, and in each of the others; none if all is well."""
     lines = []
+    if looks_like_ids(train):
+        lines.append("train: the texts look like ids (no two alike, and not a space in them): is --text right?")
     copies = duplicates(train)
     if copies.rows:
         conflict = f", {copies.conflicting} of them with conflicting labels" if copies.conflicting else ""

@@ -13,8 +13,9 @@ from calmix.data.idx import find_idx, is_idx, read_idx
 from calmix.data.imagefolders import read_image_folder
 from calmix.data.origin import Origin
 from calmix.data.tables import FORMATS, format_of, read_table
+from calmix.errors import InputError
 
-__all__ = ["names_hub", "read_examples"]
+__all__ = ["check_there", "names_hub", "read_examples"]
 
 
 def read_examples(
@@ -73,6 +74,12 @@ def read_examples(
         table, origin, text=text, text_b=text_b, choices=choices, label=label, id=id, votes=votes, labelled=labelled
     )
     return examples_from_table(table, columns, origin, label_names=label_names, may_be_missing=labelled is None)
+
+
+def check_there(source: str) -> None:
+    """Refuse a file that is not there, before anything is loaded for it; a hub data set may be."""
+    if not os.path.exists(source) and not names_hub(source):
+        raise InputError(f"{source}: no such file")
 
 
 def names_hub(source: str) -> bool:

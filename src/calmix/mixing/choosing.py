@@ -17,7 +17,10 @@ from typing import Any, Literal
 from calmix.errors import InputError
 from calmix.mixing.recipes import RECIPES, Recipe
 
-__all__ = ["Option", "choose", "describe", "options_of"]
+__all__ = ["Option", "blame", "choose", "describe", "maker_of", "options_of"]
+
+# Modules that recipes of the user's own come from.
+_OWN: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ def choose(name: str, options: Mapping[str, Any] | None = None) -> Recipe:
 
     `name` is one of `RECIPES`, or a function of your own as `package.module:function` or `file.py:function`.
     """
-    maker = _maker(name)
+    maker = maker_of(name)
     known = {option.name: option for option in options_of(maker)}
     values = {}
     for key, value in (options or {}).items():
@@ -90,7 +93,8 @@ def _argument_helps(doc: str) -> dict[str, str]:
     return helps
 
 
-def _maker(name: str) -> Callable[..., Recipe]:
+def maker_of(name: str) -> Callable[..., Recipe]:
+    """Return the function behind a name: one of `RECIPES`, or one's own."""
     if name in RECIPES:
         return RECIPES[name]
     place, colon, function = name.rpartition(":")
@@ -110,7 +114,9 @@ def _maker(name: str) -> Callable[..., Recipe]:
 def _module(place: str) -> ModuleType:
     try:
         if not place.endswith(".py"):
-            return importlib.import_module(place)
+            module = importlib.import_module(place)
+            _OWN.add(module.__name__)
+            return module
         if not Path(place).is_file():
             raise InputError(f"{place}: no such file, to take a recipe from")
         # A name nothing else can have: a file called random.py must not stand in for the library's.
@@ -120,6 +126,7 @@ def _module(place: str) -> ModuleType:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # dataclasses look their module up
+        _OWN.add(name)
         spec.loader.exec_module(module)
     except InputError:
         raise
@@ -127,6 +134,17 @@ def _module(place: str) -> ModuleType:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(f"{place}: cannot be imported to take a recipe from ({reason})") from error
     return module
+
+
+def blame(error: BaseException) -> str | None:
+    """Return where in a recipe of the user's own an error arose, and what it was, in a line; None if in none."""
+    place = None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_globals.get("__name__") in _OWN:
+            place = f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return None if place is None else f"{place}, in your recipe: {type(error).__name__}: {error}"
 
 
 def _read(recipe: str, option: Option, value: Any) -> Any:

@@ -21,6 +21,7 @@ from calmix.errors import InputError
 from calmix.models.anatomy import anatomy
 from calmix.models.encoding import counts_from_padding
 from calmix.models.folding import forget_temperature
+from calmix.models.reaching import check_reachable, meant
 from calmix.models.wordlevel import fresh_sentence_cnn, is_sentence_cnn, sentence_cnn_identity
 
 __all__ = [
@@ -230,6 +231,8 @@ def config_of(name: str) -> Any:
             raise InputError(f"{name}: has no .safetensors weights beside its config.json")
     elif name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"{name}: no such folder")  # nor a name the hub could know
+    else:
+        check_reachable(name)
     try:
         with _quiet():
             return AutoConfig.from_pretrained(name, trust_remote_code=False)
@@ -237,7 +240,7 @@ def config_of(name: str) -> Any:
         if folder.is_dir():
             raise InputError(f"{name}: its config.json cannot be used ({line_of(error)})") from None
         raise InputError(
-            f"{name}: is neither a folder here nor a model the Hugging Face hub gives us ({line_of(error)})"
+            f"{name}: is neither a folder here nor a model the Hugging Face hub gives us ({line_of(error)}){meant(name)}"
         ) from None
 
 

@@ -1,5 +1,7 @@
 """Several runs side by side, on the data sets they share."""
 
+import itertools
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ from calmix.training.evaluating import DECISIVE
 __all__ = ["Difference", "compare", "comparison_page", "run_names", "write_comparison"]
 
 _MOST = 8
+# Options that change nothing about a model, or are shown otherwise: the recipe's own are among its settings.
+_ELSEWHERE = ("--out", "--set", "--json", "--no-report", "--track", "--push-to-hub")
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ def _risk(judged: Judged) -> dict[str, list[float]]:
 
 def _options(runs: Sequence[RunFolder]) -> dict[str, list[str]]:
     """Return the options that differ between the runs, with each run's value."""
-    flat = [_flat(run.config) for run in runs]
+    flat = [_flat(run.config) | _asked(run) for run in runs]
     found = {}
     for name in dict.fromkeys(key for one in flat for key in one):
         values = [one.get(name, "–") for one in flat]
@@ -120,15 +124,31 @@ def _options(runs: Sequence[RunFolder]) -> dict[str, list[str]]:
     return found
 
 
+def _asked(run: RunFolder) -> dict[str, str]:
+    """Return the options of a run's command that its settings do not show: they went into the data, say."""
+    words = shlex.split(str(run.settings.get("command", "")))
+    found: dict[str, list[str]] = {}
+    for word, value in itertools.pairwise([*words, "--"]):
+        name, equals, given = word.partition("=")
+        known = name.removeprefix("--").replace("-", "_")
+        if not word.startswith("--") or word == "--" or known in run.config or name in _ELSEWHERE:
+            continue
+        found.setdefault(name, []).append(given if equals else "yes" if value.startswith("--") else value)
+    return {name: _short(", ".join(values)) for name, values in found.items()}
+
+
 def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in config.items():
         if isinstance(value, dict):
             found |= _flat(value, f"{prefix}{name}.")
         else:
-            text = str(value)
-            found[f"{prefix}{name}"] = text if len(text) <= 40 else f"{text[:39]}…"
+            found[f"{prefix}{name}"] = _short(str(value))
     return found
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:39]}…"
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:

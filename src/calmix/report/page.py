@@ -94,7 +94,7 @@ def _finalize(value: Any) -> Any:
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
-    return "–" if value is None else f"{100 * value:.{digits}f} %"
+    return "–" if value is None else f"{100 * value:.{digits}f} %".replace("-", "−")
 
 
 def _signed(value: float, digits: int) -> str:
@@ -102,4 +102,4 @@ def _signed(value: float, digits: int) -> str:
 
 
 def _number(value: float | None, digits: int = 3) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")

@@ -1,5 +1,6 @@
 """The page of a run, a map or an evaluation."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ FIGURES = (
     ("brier", "Brier", False),
     ("aurc", "AURC", False),
 )
+# Notes of a run that only say what was done; all others are to be heeded.
+_INFORMATION = re.compile(
+    r"split off the training set|kept for the guarantee|learn from the teacher alone|^partners: |^dynamics: recorded"
+)
 # More classes than this are listed by their commonest mistakes instead of in a matrix.
 _MATRIX = 24
 # Reliability by class, of the classes predicted most.
@@ -47,6 +52,9 @@ def write_run_page(folder: str | Path, out: str | Path | None = None) -> Path:
 def run_page(run: RunFolder) -> str:
     """Return the page of a run as HTML."""
     curves = prepare_curves(run.history, run.metrics.get("best_epoch"))
+    verdict = prepare_verdict(run.judged) if run.judged else None
+    told = [(caveat, True) for caveat in (verdict.caveats if verdict else ())]
+    told += [(note, not _INFORMATION.search(note)) for note in run.metrics.get("notes", [])]
     data: dict[str, Any] = {
         "key": run.settings.get("hash", run.name),
         "sets": [set_data(judged, run.bins) for judged in run.judged],
@@ -61,7 +69,8 @@ def run_page(run: RunFolder) -> str:
         data=data,
         run=run,
         shown=[judged for judged in run.judged if not judged.aside] or run.judged[:1],
-        verdict=prepare_verdict(run.judged) if run.judged else None,
+        verdict=verdict,
+        told=told,
         figures=FIGURES,
         confusions=[(judged, _confusion(judged)) for judged in run.judged if judged.classes],
         samples=data["samples"],

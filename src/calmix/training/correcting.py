@@ -20,15 +20,17 @@ from calmix.calibration import (
     Temperature,
     VectorScaling,
 )
-from calmix.data import Examples, split_examples
+from calmix.data import Examples, read_table, split_examples
 from calmix.data.files import sync
+from calmix.data.keys import folded_keys
 from calmix.errors import InputError
 from calmix.models import Beside, Ensemble, Predictor, fold, save, save_ensemble, write_beside
 from calmix.training.evaluating import json_safe, measure
 from calmix.training.folder import claim_empty
+from calmix.training.mapping import TEXTS
 from calmix.training.optimising import check_hyper
 
-__all__ = ["Method", "calibrate", "guarded", "save_whole"]
+__all__ = ["Method", "calibrate", "guarded", "save_whole", "trained_on"]
 
 Method = Literal["temperature", "vector", "isotonic", "histogram"]
 _KINDS: dict[Method, Callable[..., Recalibrator]] = {
@@ -95,6 +97,20 @@ def calibrate(
             beside = replace(beside, recalibrator=fitted, dropout=kept.dropout, cooling=kept.cooling)
             save_whole(classifier.model, classifier.tokenizer, beside, out)
     return dict(json_safe(figures))
+
+
+def trained_on(model: str | Path, examples: Examples) -> int:
+    """Return how many examples the run that made a model was trained on, as far as its data map tells."""
+    folder = Path(model)
+    known = next((f / "datamap.parquet" for f in (folder, folder.parent) if (f / "datamap.parquet").is_file()), None)
+    if known is None:
+        return 0
+    table = read_table(known)
+    columns = [name for name in TEXTS if name in table.column_names]
+    if not columns or any(name not in examples.table.column_names for name in columns):
+        return 0
+    seen = set(folded_keys(table.select(columns)))
+    return sum(key in seen for key in folded_keys(examples.table.select(columns)))
 
 
 def guarded(probs: NDArray[np.float64], labels: NDArray[np.int64], accuracy: float) -> Beside:

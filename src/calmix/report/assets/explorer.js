@@ -186,7 +186,8 @@ async function showExplorer() {
     byId("where").textContent = list.length ? `${count(from + 1)}–${count(from + rows.length)} of ${count(list.length)}` : "0";
     byId("back").disabled = page === 0;
     byId("forth").disabled = from + PAGE >= list.length;
-    const empty = { suspects: "No label here looks wrong.", selected: "Draw around points with the lasso to read them here.", view: "Nothing is in view.", marked: "Nothing is marked yet." };
+    const filtered = shown < n;
+    const empty = { suspects: filtered && samples.suspects.length ? `None of the ${count(samples.suspects.length)} suspects passes the filters above.` : "No label looks wrong.", selected: filtered && selected.length ? "No selected sample passes the filters above." : "Draw around points with the lasso to read them here.", view: filtered ? "Nothing in view passes the filters above." : "Nothing is in view.", marked: "Nothing is marked yet." };
     byId("list").replaceChildren(...(rows.length ? rows.map(item) : [element("li", { class: "empty" }, empty[tab])]));
     byId("panel").scrollTop = 0;
     tally();
