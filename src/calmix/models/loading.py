@@ -240,7 +240,8 @@ def config_of(name: str) -> Any:
         if folder.is_dir():
             raise InputError(f"{name}: its config.json cannot be used ({line_of(error)})") from None
         raise InputError(
-            f"{name}: is neither a folder here nor a model the Hugging Face hub gives us ({line_of(error)}){meant(name)}"
+            f"{name}: is neither a folder here nor a model the Hugging Face hub gives us ({line_of(error)})"
+            f"{meant(name)}"
         ) from None
 
 
