@@ -83,7 +83,7 @@ def test_a_file_that_is_not_there_is_told_with_the_study_and_the_task(
     file = written()
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(InputError, match=rf"^{file}: \[task\..+\]: there is no .* in {empty}; --data"):
+    with pytest.raises(InputError, match=rf"^{file}: \[task\..+\]: .*: no such file in {empty}; --data"):
         prepare(Order(file, tmp_path / "out", data=empty))
 
 

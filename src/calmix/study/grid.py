@@ -141,7 +141,7 @@ class Library:
             if folder is not None and has_inside(folder, task.train.file):
                 return folder
         looked = " or ".join(str(folder) for folder in self.folders if folder is not None)
-        raise InputError(f"there is no {task.train.file} in {looked}; --data says where files are")
+        raise InputError(f"{task.train.file}: no such file in {looked}; --data says where files are")
 
     def digests(self, task: str, seed: int) -> dict[str, str]:
         """Return what tells these data sets from others."""
