@@ -299,10 +299,10 @@ def _studies() -> dict[str, Bad]:
         "deeply nested": ("epochs = 1", "epochs = " + "[" * 500 + "]" * 500, "is not valid TOML"),
     }  # fmt: skip
     heads = {
-        "seeds below 0": ("seeds = [-1]\n", "seeds must be at least 1, not 0"),
+        "seeds below 0": ("seeds = [-1]\n", "seeds: is how many"),
         "no seeds": ("seeds = 0\n", "seeds must be at least 1, not 0"),
         "a seed twice": ("seeds = [1, 1]\n", "lists a seed twice"),
-        "seeds in words": ('seeds = "three"\n', "seeds must be at least 1, not 0"),
+        "seeds in words": ('seeds = "three"\n', "seeds: is how many"),
         "bins of nothing": ("bins = 0\n", "bins: must be a whole number from 1"),
         "a spread that is not there": ('spread = "wide"\n', "spread: is one of std, error"),
         "figures that are not there": ('figures = ["accurasy"]\n', "did you mean 'accuracy'?"),

@@ -106,8 +106,9 @@ def trained_on(model: str | Path, examples: Examples) -> int:
     if known is None:
         return 0
     table = read_table(known)
-    columns = [name for name in TEXTS if name in table.column_names]
-    if not columns or any(name not in examples.table.column_names for name in columns):
+    columns = [name for name in (*TEXTS, "image_key") if name in table.column_names]
+    told = "text" in columns or "image_key" in columns
+    if not told or any(name not in examples.table.column_names for name in columns):
         return 0
     seen = set(folded_keys(table.select(columns)))
     return sum(key in seen for key in folded_keys(examples.table.select(columns)))
