@@ -114,3 +114,22 @@ def test_models_that_cannot_share_a_forward_are_told_from_those_that_can(
     agree = Lowered([model, other], dtype=torch.float32).agrees(batch)
     assert agree is (architecture in ("bert", "roberta", "distilbert", "electra", "modernbert"))
     assert model.training
+
+
+def test_batch_norm_keeps_its_own_weights_and_statistics(image_checkpoint: Callable[..., Path]) -> None:
+    from calmix.models import load_trained
+
+    model, _ = load_trained(image_checkpoint("convnet"))
+    batch = {"pixel_values": torch.randn(8, 3, tiny.SIDE, tiny.SIDE)}
+    expected = model.train()(**batch).logits
+    statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    lowered = Lowered([model])
+    lowered.refresh()
+    logits = lowered(**batch).logits
+    torch.testing.assert_close(logits.float(), expected, rtol=0.1, atol=0.1)
+    assert any(not torch.equal(buffer, statistics[name]) for name, buffer in model.named_buffers())
+    assert all(buffer.dtype in (torch.float32, torch.int64) for buffer in model.buffers())
+    logits.float().square().sum().backward()
+    lowered.hand_over()
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
+    assert all(p.grad is not None and p.grad.stride() == p.stride() for p in model.parameters())

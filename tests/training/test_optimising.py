@@ -13,6 +13,7 @@ from calmix.training.optimising import (
     adamw,
     check_hyper,
     gradient_norms,
+    lay_out_gradients,
     learning_rate,
     optimizer_for,
     set_learning_rate,
@@ -180,3 +181,13 @@ def test_the_rate_is_halved_four_times_as_thulasidasan_et_al_do() -> None:
     found = rates(200, 0.0, "steps")
     assert [step for step in range(1, 200) if found[step] != found[step - 1]] == [2, 60, 120, 160]
     assert (found[0], found[199]) == (1.0, 1 / 16)
+
+
+def test_gradients_are_laid_out_as_their_weights() -> None:
+    weight = nn.Parameter(torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last))
+    optimizer = sgd([weight], lr=0.1, weight_decay=0.0)
+    gradient = torch.randn(4, 3, 3, 3)
+    weight.grad = gradient
+    lay_out_gradients([optimizer])
+    assert weight.grad.stride() == weight.stride()
+    assert torch.equal(weight.grad, gradient)

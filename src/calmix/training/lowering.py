@@ -39,19 +39,18 @@ class Lowered:
         self.owners = [{n: p for n, p in model.named_parameters() if p.is_floating_point()} for model in models]
         self.weights = {name: _stacked([owned[name] for owned in self.owners]) for name in self.owners[0]}
         self.dtype = dtype
-        # Batch norm keeps float32, which its kernels take beside an input of lower precision: its statistics are sums
-        # over many thousand pixels.
-        kept = {
+        # Batch norm uses its own weights, in float32, which its kernels take beside an input of lower precision: its
+        # statistics are sums over many thousand pixels.
+        own = {
             f"{path}.{name}"
             for path, module in models[0].named_modules()
-            if isinstance(module, nn.modules.batchnorm._BatchNorm)
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and len(models) == 1
             for name, _ in module.named_parameters()
         }
         self.copies = {
-            name: weight.detach()
-            .to(weight.dtype if name in kept else dtype, copy=True)
-            .requires_grad_(self.owners[0][name].requires_grad)
+            name: weight.detach().to(dtype, copy=True).requires_grad_(self.owners[0][name].requires_grad)
             for name, weight in self.weights.items()
+            if name not in own
         }
         # How often each was used in this step, and whether no weight was used twice in the one before.
         self.uses: Counter[int] = Counter()
@@ -94,7 +93,7 @@ class Lowered:
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the weights: once before each step."""
-        torch._foreach_copy_(list(self.copies.values()), list(self.weights.values()))
+        torch._foreach_copy_(list(self.copies.values()), [self.weights[name] for name in self.copies])
 
     @torch.no_grad()
     def hand_over(self) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "adamw",
     "check_hyper",
     "gradient_norms",
+    "lay_out_gradients",
     "learning_rate",
     "optimizer_for",
     "set_learning_rate",
@@ -90,6 +91,15 @@ def learning_rate(step: float, *, steps: int, peak: float, warmup: float, schedu
         return peak * 0.5 ** sum(step >= share * steps for share in _HALVED)
     # Never below 0, should a sampling make later epochs longer than the first.
     return peak * max(0, steps - step) / max(1, steps - rising)
+
+
+def lay_out_gradients(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Give every gradient the layout of its weight, which fused kernels ask for, where convolutions made another."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.grad is not None and p.grad.stride() != p.stride():
+                    p.grad = torch.empty_like(p).copy_(p.grad)
 
 
 def gradient_norms(optimizers: Sequence[torch.optim.Optimizer]) -> Tensor:

@@ -18,7 +18,7 @@ from calmix.training.capturing import Captures
 from calmix.training.guiding import Guidance
 from calmix.training.launching import wrap
 from calmix.training.lowering import Lowered
-from calmix.training.optimising import gradient_norms, set_learning_rate, update_unless_bad
+from calmix.training.optimising import gradient_norms, lay_out_gradients, set_learning_rate, update_unless_bad
 
 __all__ = ["Stepper"]
 
@@ -54,6 +54,7 @@ class Stepper:
         self.optimizer, self.fill, self.seed, self.clip = optimizer, fill, seed, clip or float("inf")
         self.optimizers = [optimizer, *(other for _, other in beside)]
         self.guidance = guidance
+        self.channels_last = reads_pixels(model)
         self.parts, self.variants = anatomy(model), recipe.variants(model)
         self.runs = len(self.optimizers)
         alone = accelerator.num_processes == 1 and device.type == "cuda"
@@ -88,7 +89,7 @@ class Stepper:
             told = () if self.guidance is None else tuple(self.guidance.signals)
             shape = (len(part.rows), part.width, part.choices)
             # Convolutions choose how they compute for each shape, which must not happen during a capture.
-            kind = (variant, told, shape if reads_pixels(self.model) else None)
+            kind = (variant, told, shape if self.channels_last else None)
 
             def whole(rows: Tensor) -> None:
                 self._gradient(rows, part, variant, first=True)
@@ -145,6 +146,8 @@ class Stepper:
         self.branch.join()
         if self.lowered is not None:
             self.lowered.hand_over()
+        elif self.channels_last:
+            lay_out_gradients(self.optimizers)
         norms = gradient_norms(self.optimizers)
         failed = update_unless_bad(self.optimizers, norms, clip=self.clip)
         self.bad.copy_(torch.where((failed > 0) & (self.bad < 0), self.number, self.bad))
