@@ -206,3 +206,11 @@ def test_a_parquet_file_that_tells_a_value_once_and_means_it_often_is_refused(tm
             patch.setattr("calmix.data.files._BOMB_RATIO", 10)
             with pytest.raises(InputError, match=r"bomb\.parquet: expands to more than 1 MiB"):
                 read_table(tmp_path / "bomb.parquet")
+
+
+def test_text_in_a_parquet_file_that_is_not_utf8_is_refused(tmp_path):
+    pa.parquet.write_table(pa.table({"text": ["aaaa", "bbbb"], "label": ["x", "y"]}), tmp_path / "a.parquet")
+    content = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(content.replace(b"aaaa", b"a\xa7\xa7a"))
+    with pytest.raises(InputError, match="not a whole Parquet file"):
+        read_table(tmp_path / "a.parquet")

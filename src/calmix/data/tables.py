@@ -75,7 +75,7 @@ def _read_parquet(path: Path, compression: str) -> pa.Table:
         else:
             with pa.OSFile(str(path)) as file:
                 table = _bounded(file, path)
-    except (pa.lib.ArrowException, OSError) as error:
+    except (pa.lib.ArrowException, OSError, UnicodeDecodeError, OverflowError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a whole Parquet file; fetch or write it again") from error
     names = table.column_names
     repeated = [name for name in dict.fromkeys(names) if names.count(name) > 1]
@@ -90,6 +90,7 @@ def _bounded(source: Any, path: Path) -> pa.Table:
     most, found, batches = most_bytes(path), 0, []
     plain = pa.schema([field.with_type(_plain_type(field.type)) for field in file.schema_arrow])
     for batch in file.iter_batches(_BATCH):
+        batch.validate(full=True)  # offsets inside the file, text that is UTF-8: nothing else has looked
         found += (batch if plain == file.schema_arrow else batch.cast(plain)).nbytes
         if found > most:
             raise InputError(f"{path}: expands to more than {most >> 20:,} MiB; convert it yourself if you trust it")
