@@ -173,3 +173,20 @@ def open_page(chromium: Any) -> Iterator[Callable[..., Any]]:
         assert context.pages[0].evaluate("window.hacked") is None
         context.close()
     assert heard == []
+
+
+@pytest.fixture
+def barriers(open_page: Callable[..., Any]) -> Callable[..., list[str]]:
+    """Return `barriers(file, …)`: what axe-core finds in a page, everything unfolded, that keeps people out."""
+    axe = pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed")
+    engine = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+
+    def found(file: Path, **options: Any) -> list[str]:
+        page = open_page(file, bypass_csp=True, **options)
+        page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        page.evaluate(engine)
+        told = page.evaluate("axe.run()")
+        assert len(told["passes"]) > 30
+        return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in told["violations"]]
+
+    return found

@@ -27,6 +27,12 @@ def test_it_fits_every_screen(open_page: Any, make_run: Any, width: int, height:
     assert page.locator("#failure").is_hidden()
 
 
+@pytest.mark.parametrize(("width", "height", "scheme"), SIZES)
+def test_it_keeps_nobody_out(barriers: Any, make_run: Any, width: int, height: int, scheme: str) -> None:
+    page = write_run_page(make_run(guarantee=0.6))
+    assert barriers(page, width=width, height=height, color_scheme=scheme) == []
+
+
 def test_diagrams_follow_their_choices(open_page: Any, make_run: Any) -> None:
     page = open_page(write_run_page(make_run()))
     lines = page.locator("#reliability figure").first.locator("path.line")
@@ -84,6 +90,9 @@ def test_the_slider_tells_what_is_answered_and_what_goes_to_a_human(open_page: A
         assert page.locator("#accuracy").inner_text() == expected
         seen.add(shown)
     assert len(seen) >= 3
+    page.locator("#threshold").fill("0")
+    told = json.loads((folder / "metrics.json").read_text())["splits"]["test"]["after"]["accuracy"]
+    assert page.locator("#accuracy").inner_text() == f"{100 * told:.1f} %"
     page.locator("#threshold").fill("0.7")
     page.locator("#threshold").press("ArrowRight")
     assert page.locator("#threshold-shown").inner_text() == "0.705"

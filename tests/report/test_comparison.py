@@ -121,3 +121,7 @@ def test_options_that_only_the_command_tells_are_listed_too(pair: list[Path]) ->
     assert "0.2" in row
     assert "--online" not in options
     assert "--out" not in options
+
+
+def test_it_keeps_nobody_out(barriers: Any, pair: list[Path], tmp_path: Path) -> None:
+    assert barriers(write_comparison(pair, tmp_path / "c.html")) == []

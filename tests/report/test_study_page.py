@@ -146,3 +146,8 @@ def test_its_diagrams_follow_their_choices(open_page: Any, folder: Path, width: 
     assert page.locator("#study-stage").is_hidden()
     assert page.locator("#study-model").is_hidden()
     assert "plain (the baseline)" in page.locator("#study-legend").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_keeps_nobody_out(barriers: Any, folder: Path, scheme: str) -> None:
+    assert barriers(write_study_page(folder), color_scheme=scheme) == []
