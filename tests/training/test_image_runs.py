@@ -136,6 +136,20 @@ def test_augmentation_changes_training_and_not_what_is_measured(quick_images: Qu
     np.testing.assert_allclose(again * runs[2].metrics["temperature"], written, atol=1e-4)
 
 
+@pytest.mark.parametrize("changes", [{}, {"recipe": "input-mixup", "accumulate": 2}, {"record": "evaluation"}])
+def test_streamed_images_give_the_same_run(quick_images: Quick, outcome: Any, changes: Any) -> None:
+    kept, streamed = (outcome(quick_images(str(stream), stream=stream, **changes).folder) for stream in (False, True))
+    assert streamed["model/model.safetensors"] == kept["model/model.safetensors"]
+    assert streamed["metrics.json"] == kept["metrics.json"]
+
+
+def test_images_that_memory_does_not_hold_are_streamed_and_said_to_be(
+    quick_images: Quick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calmix.models.streaming._SHARE", 0.0)
+    assert any("decoded anew in every epoch" in note for note in quick_images().metrics["notes"])
+
+
 @pytest.mark.parametrize("changes", [{"augment": "blur"}, {"image_size": 0}, {"optimizer": "adam"}])
 def test_settings_that_cannot_be_meant_are_refused(quick_images: Quick, tmp_path: Path, changes: Any) -> None:
     with pytest.raises(InputError, match="--"):

@@ -83,6 +83,14 @@ def train(
     augment: Annotated[
         Augment, typer.Option(help="Move and mirror images in training.", rich_help_panel=_DATA)
     ] = Augment.crop_flip,
+    stream: Annotated[
+        bool | None,
+        typer.Option(
+            "--stream/--keep",
+            help="Decode images anew in every epoch, or keep their pixels. Default: keep, if memory holds them.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
     class_weights: Annotated[
         str | None, typer.Option(help="`balanced`, or NAME=WEIGHT,NAME=WEIGHT.", rich_help_panel=_DATA)
     ] = None,

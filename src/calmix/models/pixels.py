@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from calmix.data import Examples
 from calmix.data.files import write_json
 from calmix.errors import InputError
+from calmix.models.streaming import Stream, fits
 
 __all__ = ["Augment", "Pixels", "Preparation", "common_size", "measured", "pack_images", "prepared", "read_preparation"]
 
@@ -144,17 +145,22 @@ class Pixels:
     """
 
     data: Tensor
-    """uint8 [samples, height, width, channels]."""
+    """uint8 [samples, height, width, channels]; without samples where they are streamed."""
     shift: Tensor
     """What is taken from each channel's bytes, before they are multiplied by `scale`."""
     scale: Tensor
     host_lengths: NDArray[np.int64]
     """1 for each sample: no image is longer than another."""
+    stream: Stream | None = None
+    """What decodes images that are not kept."""
+    windows: dict[int, Tensor] = field(default_factory=dict)
+    """Where the streamed images of a step lie, for each size of batch: always in the same place, so that captured
+    steps find them."""
     counts: None = None
     truncated: int = 0
 
     def __len__(self) -> int:
-        return len(self.data)
+        return len(self.host_lengths)
 
     def to(self, device: torch.device) -> "Pixels":
         """Return the same pixels on `device`."""
@@ -167,23 +173,38 @@ class Pixels:
     def most(self, device: torch.device) -> int:
         """Return how many images are predicted at once."""
         pixels = _BATCH_ON_CPU if device.type == "cpu" else _BATCH
-        return max(1, min(1024, pixels // self.data[0, ..., 0].numel()))
+        return max(1, min(1024, pixels // (self.data.shape[1] * self.data.shape[2])))
 
     def batch(self, rows: Tensor, *, width: int = 1, choices: int | None = None) -> dict[str, Tensor]:
         """Return what the network reads of `rows`: [rows, channels, height, width]."""
+        if self.stream is not None:
+            return self._normal(self.stream.take(rows.cpu().numpy()).to(rows.device))
         return self._normal(self.data[rows])
 
+    def stage(self, rows: NDArray[np.int64]) -> None:
+        """Bring the images of the step that comes to where it looks for them; nothing to do if all are kept."""
+        if self.stream is None:
+            return
+        found, device = self.stream.take(rows), self.shift.device
+        window = self.windows.get(len(rows))
+        if window is None:
+            window = self.windows[len(rows)] = torch.empty(found.shape, dtype=torch.uint8, device=device)
+        window.copy_(found.pin_memory() if device.type == "cuda" else found, non_blocking=True)
+
     def augmented(self, rows: Tensor, augment: Augment, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the same, each image moved and perhaps mirrored; nothing of it waits for the device."""
+        """Return the same of rows that were staged, each image moved and perhaps mirrored, without any waiting."""
+        store, where = self.data, rows
+        if self.stream is not None:
+            store, where = self.windows[len(rows)], torch.arange(len(rows), device=rows.device)
         if augment == "none":
-            return self.batch(rows)
+            return self._normal(store[where])
         _, height, width, _ = self.data.shape
         x, y = torch.arange(width, device=rows.device), torch.arange(height, device=rows.device)[:, None]
         across, down = (_drawn(2 * (side // 8) + 1, len(rows), generator, rows.device) for side in (width, height))
         if augment == "crop-flip":
             x = torch.where(_drawn(2, len(rows), generator, rows.device) > 0, width - 1 - x, x)
         x, y = x + across - width // 8, y + down - height // 8
-        found = self.data[rows[:, None, None], y.clamp(0, height - 1), x.clamp(0, width - 1)]
+        found = store[where[:, None, None], y.clamp(0, height - 1), x.clamp(0, width - 1)]
         inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
         return self._normal(found * inside[..., None])
 
@@ -197,10 +218,22 @@ def _drawn(count: int, size: int, generator: torch.Generator, device: torch.devi
     return drawn.to(device)
 
 
-def pack_images(examples: Examples, how: Preparation) -> Pixels:
-    """Return the pixels of every image, decoded by as many threads as there are processors."""
-    data = np.empty((len(examples), how.height, how.width, how.channels), dtype=np.uint8)
+def pack_images(examples: Examples, how: Preparation, *, stream: bool | None = None) -> Pixels:
+    """Return the pixels of every image, decoded by as many threads as there are processors.
+
+    With `stream` they are decoded each time they are needed instead; None does so if memory does not hold them.
+    """
     images = examples.images
+    if stream is None:
+        stream = not fits(len(examples) * how.height * how.width * how.channels)
+    if stream:
+        nothing = torch.empty(0, how.height, how.width, how.channels, dtype=torch.uint8)
+        return replace(
+            _pixels(nothing, how),
+            host_lengths=np.ones(len(examples), dtype=np.int64),
+            stream=Stream(lambda row: prepared(images[row], how)),
+        )
+    data = np.empty((len(examples), how.height, how.width, how.channels), dtype=np.uint8)
 
     def put(row: int) -> None:
         data[row] = prepared(images[row], how)
@@ -226,10 +259,11 @@ def measured(pixels: Pixels, how: Preparation) -> tuple[Pixels, Preparation]:
     # Sums of whole numbers: exact, whatever their order.
     first, second = torch.zeros(2, how.channels, dtype=torch.int64)
     for start in range(0, len(pixels), _CHUNK):
-        part = pixels.data[start : start + _CHUNK]
+        rows = np.arange(start, min(start + _CHUNK, len(pixels)))
+        part = pixels.data[rows] if pixels.stream is None else pixels.stream.take(rows)
         first += part.sum((0, 1, 2), dtype=torch.int64)
         second += part.int().square_().sum((0, 1, 2), dtype=torch.int64)
-    count = pixels.data[..., 0].numel()
+    count = len(pixels) * how.height * how.width
     mean = first.double() / count
     variance = (second.double() / count - mean.square()) / 255**2
     # Images that are all of one colour have no spread to divide by.
@@ -239,4 +273,5 @@ def measured(pixels: Pixels, how: Preparation) -> tuple[Pixels, Preparation]:
         mean=tuple(round(value, 6) for value in (mean / 255).tolist()),
         std=tuple(round(value, 6) for value in std.tolist()),
     )
-    return _pixels(pixels.data, known), known
+    fresh = _pixels(pixels.data, known)
+    return replace(pixels, shift=fresh.shift, scale=fresh.scale), known

@@ -1,7 +1,7 @@
 """An epoch laid out: which rows each step takes, in which shape, on this process."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,16 @@ class TrainingSet:
             class_weights=moved(self.class_weights),
             augment=self.augment,
         )
+
+    def expect(self, steps: Sequence[Sequence["Part"]]) -> None:
+        """Tell a stream of images what the coming steps will ask for."""
+        if isinstance(self.packed, Pixels) and self.packed.stream is not None:
+            self.packed.stream.expect([part.host for parts in steps for part in parts if part.host is not None])
+
+    def stage(self, part: "Part") -> None:
+        """Bring what a part needs to the device, where it is not there already."""
+        if isinstance(self.packed, Pixels) and part.host is not None:
+            self.packed.stage(part.host)
 
     def inputs_of(self, rows: Tensor, part: "Part", generator: torch.Generator) -> dict[str, Tensor]:
         """Return what the model is called with for some rows, images augmented with draws from the generator."""
@@ -95,6 +105,8 @@ class Part:
     """How many rows the whole step has, over all processes."""
     counts: bool = True
     """False for the stand-in row of a process that got none: its loss is weighted 0."""
+    host: NDArray[np.int64] | None = None
+    """The same rows where the host can read them."""
 
 
 def epoch_steps(
@@ -126,7 +138,7 @@ def epoch_steps(
         cut = min(accumulate(place) if callable(accumulate) else accumulate, len(mine))
         shares = [np.arange(start, start + 1)] if idle else [mine[i::cut] for i in range(cut)]
         step = [_part(data, share, batch[share - start], order, len(batch)) for share in shares]
-        step[-1] = Part(step[-1].rows, step[-1].width, step[-1].choices, True, len(batch), not idle)
+        step[-1] = replace(step[-1], last=True, counts=not idle)
         yield step
         start = stop
 
@@ -173,7 +185,7 @@ def _part(data: TrainingSet, share: NDArray[np.int64], rows: NDArray[np.int64], 
     stride = int(share[1] - share[0]) if len(share) > 1 else 1
     choices = None if data.packed.counts is None else int(data.packed.counts[rows[0]])
     on_device = order[int(share[0]) : int(share[-1]) + 1 : stride]
-    return Part(on_device, data.packed.width(rows), choices, False, batch)
+    return Part(on_device, data.packed.width(rows), choices, False, batch, host=rows)
 
 
 def seed_for(*numbers: int) -> int:

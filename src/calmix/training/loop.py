@@ -123,6 +123,7 @@ def fit(
                 batches = list(layout(run.epoch, accumulate=cuts.of_epoch(run.step - run.batch)))
                 # As far as can be told: epochs may become shorter or longer as regions are renewed.
                 steps = run.step - run.batch + (epochs - run.epoch) * len(batches)
+                data.expect(batches[run.batch :])
                 for parts in batches[run.batch :]:
                     settled = False
                     # An epoch of another length (regions renewed) takes the same share of the schedule.

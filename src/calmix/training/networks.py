@@ -53,12 +53,13 @@ def load_network(
     seed: int,
     max_length: int,
     image_size: int | None = None,
+    stream: bool | None = None,
     gradient_checkpointing: bool = False,
 ) -> Loaded:
     """Return a network with a head for the labels of `sets["train"]`, drawn from the seed, and all sets read for it."""
     train = sets["train"]
     if train.kind == "image":
-        loaded = _for_images(pretrained, sets, seed, image_size)
+        loaded = _for_images(pretrained, sets, seed, image_size, stream)
     else:
         loaded = _for_texts(pretrained, sets, seed, max_length)
     if train.kind != "choices":
@@ -96,12 +97,14 @@ def _for_texts(pretrained: str, sets: Mapping[str, Examples], seed: int, max_len
     return Loaded(network, tokenizer, packed, fill_tokens(tokenizer), notes)
 
 
-def _for_images(pretrained: str, sets: Mapping[str, Examples], seed: int, size: int | None) -> Loaded:
+def _for_images(
+    pretrained: str, sets: Mapping[str, Examples], seed: int, size: int | None, stream: bool | None
+) -> Loaded:
     train = sets["train"]
     how, unmeasured = preparation_for(pretrained, train, size=size)
 
     def packed_train() -> tuple[Pixels, Preparation]:
-        pixels = pack_images(train, how)
+        pixels = pack_images(train, how, stream=stream)
         return measured(pixels, how) if unmeasured else (pixels, how)
 
     # The network first: whether it can read such images is known before any is decoded.
@@ -111,12 +114,16 @@ def _for_images(pretrained: str, sets: Mapping[str, Examples], seed: int, size: 
 
     key = (pretrained, train.label_names, how, seed)
     network = reused("network", key, load, copied=copy.deepcopy)
-    pixels, how = reused("pixels", (how, unmeasured, train.digest()), packed_train)
+    pixels, how = reused("pixels", (how, unmeasured, stream, train.digest()), packed_train)
     packed: dict[str, Packed | Pixels] = {"train": pixels}
     for name, examples in sets.items():
         if name != "train":
-            packed[name] = reused("pixels", (how, examples.digest()), partial(pack_images, examples, how))
-    return Loaded(network, how, packed, {}, _size_notes(train, how))
+            pack = partial(pack_images, examples, how, stream=stream)
+            packed[name] = reused("pixels", (how, stream, examples.digest()), pack)
+    notes = _size_notes(train, how)
+    if pixels.stream is not None and not stream:
+        notes.append("images are more than memory holds: they are decoded anew in every epoch")
+    return Loaded(network, how, packed, {}, notes)
 
 
 def _size_notes(train: Examples, how: Preparation) -> list[str]:

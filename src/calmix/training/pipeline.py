@@ -77,6 +77,7 @@ def stages(
     max_length: int = 256,
     image_size: int | None = None,
     augment: Augment = "crop-flip",
+    stream: bool | None = None,
     select: Selection = "nll-ts",
     patience: int = 0,
     average: float | None = None,
@@ -135,6 +136,8 @@ def stages(
             for networks that begin with random weights, to the size they have if that is at most 64, or else 32.
         augment: in training, move images by up to an eighth of their size, and mirror them: `crop-flip`, `crop`
             or `none`.
+        stream: decode images each time they are needed, some steps ahead, instead of keeping their pixels; None does so
+            if memory does not hold them. The result is the same.
         select: the epoch that is kept: by dev NLL after temperature, NLL, accuracy, MCC, or the last.
         patience: stop after this many epochs without a better one; 0 never does.
         average: keep the weights averaged over about this share of the run; 0 takes them as they are. None leaves it to
@@ -243,6 +246,7 @@ def stages(
             seed=seed,
             max_length=max_length,
             image_size=image_size,
+            stream=stream,
             gradient_checkpointing=gradient_checkpointing,
         )
         network, packed, fill = loaded.network, loaded.packed, loaded.fill
@@ -271,7 +275,12 @@ def stages(
                 "gradient_checkpointing": gradient_checkpointing,
                 "on_progress": on_progress,
             }
-            settings |= {name: measures[name] for name in ("max_length", "bins")} | {"record": record} | looks
+            settings |= (
+                {name: measures[name] for name in ("max_length", "bins")}
+                | {"record": record}
+                | looks
+                | {"stream": stream}
+            )
             _told([f"first a plain run, for its dynamics: {folder / 'dynamics'}"], tell)
             known = _first_run(sets, folder / "dynamics", model, class_weights, decided["precision"], settings)
             # It leaves accelerate's global state as its own.

@@ -86,6 +86,7 @@ class Stepper:
         if self.captures is not None and len(parts) == 1:
             self._seed(number, 0)
             part = parts[0]
+            self.data.stage(part)
             told = () if self.guidance is None else tuple(self.guidance.signals)
             shape = (len(part.rows), part.width, part.choices)
             # Convolutions choose how they compute for each shape, which must not happen during a capture.
@@ -98,6 +99,7 @@ class Stepper:
             self.captures.run(kind, shape, part.rows, whole)
             return
         for index, part in enumerate(parts):
+            self.data.stage(part)
             self._seed(number, index)
             with nullcontext() if part.last or self.lowered else self.accelerator.no_sync(self.wrapped):
                 self._gradient(part.rows, part, variant, first=index == 0)
