@@ -45,7 +45,7 @@ TESTED = {
     "full disk in a study": ("no run is blamed; the study stops", "no_runs_fault"),
     "worker of a study killed": ("its run is taken over", "killed_worker or worker_that_dies"),
     "process of torchrun killed": ("restarted, and resumed to the same bits", "lost_process"),
-    "node of a Ray cluster lost": ("its task is begun again", "lost_worker"),
+    "node of a Ray cluster lost": ("its task is begun again", "lost_worker or node_that_is_lost"),
 }
 
 

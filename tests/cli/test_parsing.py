@@ -1,8 +1,11 @@
 """Words of the command line: KEY=VALUE, and which model is meant."""
 
+import contextlib
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from calmix.cli.parsing import named_files, pairs, predictor, unfamiliar, weights
 from calmix.errors import InputError
@@ -56,3 +59,15 @@ def test_data_that_is_made_needs_no_file() -> None:
     for words in (["news"], ["news="], ["=n.csv"], ["a/b=n.csv"], ["random-tokens", "random-tokens=x"]):
         with pytest.raises(InputError, match="--ood"):
             unfamiliar(words)
+
+
+@given(st.lists(st.text(max_size=12), max_size=4))
+def test_words_are_understood_or_refused(words: list[str]) -> None:
+    for read in (lambda: pairs(words, "--set"), lambda: named_files(words), lambda: weights(",".join(words))):
+        with contextlib.suppress(InputError):
+            read()
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), st.from_regex(r"[a-z0-9.=]{1,8}", fullmatch=True)))
+def test_pairs_come_back_as_they_were_written(known: dict[str, str]) -> None:
+    assert pairs([f"{key}={value}" for key, value in known.items()], "--set") == known

@@ -1,13 +1,18 @@
 """From a task to its data sets."""
 
+import contextlib
 import json
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from calmix.data import Examples
 from calmix.data.gathering import find_inside, gather, sampled
 from calmix.data.tasks import parse_task
 from calmix.errors import InputError
@@ -114,3 +119,25 @@ def test_a_name_is_found_with_any_ending(folder: Path) -> None:
     assert find_inside(folder, "a/train") == find_inside(folder, "a/train.jsonl")
     with pytest.raises(InputError, match="no such file"):
         find_inside(folder, "a/dev")
+
+
+@given(st.integers(1, 40), st.integers(1, 60), st.integers(0, 5))
+def test_a_sample_has_so_many_rows_in_the_order_they_had_and_is_the_same_twice(
+    rows: int, wanted: int, seed: int
+) -> None:
+    whole = Examples.from_texts([f"text {i}" for i in range(rows)], ["x"] * rows)
+    drawn = sampled(whole, wanted, seed)
+    places = [whole.ids.index(id_) for id_ in drawn.ids]
+    assert len(places) == min(rows, wanted)
+    assert places == sorted(set(places))
+    assert sampled(whole, wanted, seed).ids == drawn.ids
+
+
+@given(st.text(min_size=1, max_size=20))
+def test_no_name_leads_out_of_the_folder(name: str) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "data"
+        folder.mkdir()
+        (Path(place) / "secret.csv").write_text("text,label\na,b\n")
+        with contextlib.suppress(InputError, ValueError, OSError):
+            assert find_inside(folder, f"../{name}").resolve().is_relative_to(folder.resolve())

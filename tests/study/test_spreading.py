@@ -94,3 +94,46 @@ def test_a_cluster_makes_a_study_and_begins_again_what_a_lost_worker_did(
 @pytest.mark.slow
 def test_a_cluster_begins_nothing_when_the_time_is_up(cluster: Any, ready: Any) -> None:
     assert conduct_on_ray(ready(), minutes=0).open == 4
+
+
+# Waits on the second node until that is gone, and trains plainly elsewhere.
+LINGERING = """
+import os, signal
+from dataclasses import replace
+from pathlib import Path
+from calmix.recipes import erm
+
+def recipe():
+    def linger(examples):
+        import ray
+        here = Path(__file__).with_name("node")
+        if os.environ.get("RAY_NODE_ID", ray.get_runtime_context().get_node_id()) == here.read_text():
+            here.with_name("met").write_text("")
+            signal.pause()
+        return examples
+    return replace(erm(), prepare=linger)
+"""
+
+
+@pytest.mark.slow
+def test_runs_of_a_node_that_is_lost_are_made_by_another(
+    cluster: Any, written: Any, data: Path, tmp_path: Path
+) -> None:
+    node = cluster.add_node(num_cpus=1)
+    (tmp_path / "node").write_text(node.node_id)
+    (tmp_path / "lingering.py").write_text(LINGERING)
+    methods = "".join(
+        f'[[method]]\nname = "m{k}"\nrecipe = "{tmp_path / "lingering.py"}:recipe"\ntraining = {{ lr = 0.0{k} }}\n'
+        for k in (1, 2, 3, 4)
+    )
+    prepared = prepare(Order(written(methods, head="seeds = 1"), tmp_path / "out", data=data))
+    lost: list[bool] = []
+
+    def watch(_state: Any) -> None:
+        if not lost and (tmp_path / "met").exists():
+            lost.append(True)
+            cluster.remove_node(node)
+
+    state = conduct_on_ray(prepared, on_state=watch)
+    assert lost
+    assert (state.done, state.failed, state.open) == (4, 0, 0)

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from calmix.errors import InputError
 from calmix.training.folder import (
@@ -211,3 +213,22 @@ def test_toml_reads_back_whatever_is_in_it() -> None:
     }
     found = tomllib.loads(to_toml(values))
     assert found == {key: value for key, value in values.items() if value is not None}
+
+
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+_VALUES = st.recursive(
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | _TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
+    max_leaves=8,
+).filter(lambda value: not isinstance(value, list) or not any(isinstance(v, dict | list) for v in value))
+
+
+@given(st.dictionaries(_TEXTS, st.recursive(_VALUES, lambda v: st.dictionaries(_TEXTS, v, max_size=3), max_leaves=4)))
+def test_toml_reads_back_anything(values: dict[str, Any]) -> None:
+    def plain(value: Any) -> bool:
+        if isinstance(value, dict):
+            return all(map(plain, value.values()))
+        return not isinstance(value, list) or not any(isinstance(v, dict) for v in value)
+
+    assume(plain(values))
+    assert tomllib.loads(to_toml(values)) == values

@@ -248,15 +248,19 @@ def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
 
 def _key(name: str) -> str:
     bare = name and all(c.isascii() and (c.isalnum() or c in "-_") for c in name)
-    return name if bare else json.dumps(name, ensure_ascii=False)
+    return name if bare else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    # JSON's escapes are TOML's too, but for DEL, which TOML wants escaped.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_value(v) for v in value)}]"
     if isinstance(value, str):
-        # JSON's escapes are TOML's too, but for DEL, which TOML wants escaped.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return _quoted(value)
     return json.dumps(value)
 
 
