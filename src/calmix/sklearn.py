@@ -36,7 +36,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         *,
         model: str = "minilm",
-        recipe: "str | Recipe" = "erm",
+        recipe: "str | Recipe" = "auto",
         options: Mapping[str, Any] | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,

@@ -188,7 +188,7 @@ def test_what_is_wrong_ends_in_one_line_and_changes_nothing(
         ("train broken_utf8.csv", ["broken_utf8.csv"]),
         ("train empty_text.csv", ["empty_text.csv", "row 3"]),
         ("train good.csv --dev other_label.csv", ["other_label.csv", "unheard"]),
-        ("train good.csv --set alpha=1", ["erm", "alpha"]),
+        ("train good.csv --recipe erm --set alpha=1", ["erm", "alpha"]),
         ("evaluate --predictions bad_p.csv", ["bad_p.csv", "sums to 1.8"]),
         ("evaluate --predictions nan_p.csv", ["nan_p.csv", "NaN"]),
     ],

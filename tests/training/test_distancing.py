@@ -8,21 +8,22 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from accelerate import Accelerator
 
 import calmix
 from calmix.data import read_table
 from calmix.models import Classifier, encode, load_trained, predict_logits
 from calmix.training import train
-from calmix.training.distancing import _distances, _whitening, cooling_for, fitted_slope
+from calmix.training.distancing import _whitening, _with_distances, fitted_slope, what_is_said
 
 
-def looked_at(folder: Path, rows: int = 300, held: int = 120, kind: str = "text") -> tuple[Any, Any, Any, Any]:
-    """Return a model, its train and dev packs, their labels, and what it says about dev."""
+def said_by(folder: Path, rows: int = 300, held: int = 120, kind: str = "text", slope: float = 0.2) -> tuple[Any, ...]:
+    """Return a model, its packs, and what it says about dev and test."""
     model, tokenizer = load_trained(folder)
     sets = {"train": tiny.examples(rows, kind=kind), "dev": tiny.examples(held, kind=kind, seed=1)}
+    sets["test"] = tiny.examples(30, kind=kind, seed=2)
     packed = {name: encode(examples, tokenizer, max_length=tiny.POSITIONS) for name, examples in sets.items()}
-    labels = {name: examples.labels for name, examples in sets.items()}
-    return model, packed, labels, predict_logits(model, packed["dev"])
+    return model, packed, what_is_said(model, packed, sets, Accelerator(cpu=True), slope=slope, seed=0)
 
 
 def test_whitened_rows_have_the_same_spread_in_every_direction() -> None:
@@ -34,28 +35,31 @@ def test_whitened_rows_have_the_same_spread_in_every_direction() -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "choices"])
-def test_held_out_data_are_as_far_as_usual(checkpoint: Any, kind: str) -> None:
-    model, packed, labels, logits = looked_at(checkpoint("bert", choices=kind == "choices"), kind=kind)
-    cooling = cooling_for(model, packed, labels, logits, slope=0.2, seed=0)
-    assert cooling is not None
-    far = _distances(model, packed["dev"], cooling)
-    assert far.mean() == pytest.approx(0, abs=1e-4)
-    assert far.std() == pytest.approx(1, abs=1e-3)
+def test_what_is_said_is_what_the_correction_makes_of_it_and_dev_is_as_far_as_usual(checkpoint: Any, kind: str) -> None:
+    model, packed, said = said_by(checkpoint("bert", choices=kind == "choices"), kind=kind)
+    cooling = said.cooling
     assert len(cooling.centres) == (1 if kind == "choices" else 3)
+    for name in ("dev", "test"):
+        np.testing.assert_allclose(said.raw[name], predict_logits(model, packed[name]), atol=1e-5)
+        np.testing.assert_allclose(said.cooled[name], predict_logits(model, packed[name], cooling=cooling), atol=1e-4)
+    _, far = _with_distances(model, packed["dev"], cooling, Accelerator(cpu=True))
+    assert far.mean() == pytest.approx(0, abs=1e-3)
+    assert far.std() == pytest.approx(1, abs=1e-2)
 
 
 def test_other_data_are_farther(checkpoint: Any) -> None:
-    model, packed, labels, logits = looked_at(checkpoint("bert"))
-    cooling = cooling_for(model, packed, labels, logits, slope=0.2, seed=0)
-    assert cooling is not None
+    model, packed, said = said_by(checkpoint("bert"))
     ids = torch.full_like(packed["dev"].ids, int(packed["dev"].ids[1]))
-    assert _distances(model, replace(packed["dev"], ids=ids), cooling).mean() > 1
+    _, far = _with_distances(model, replace(packed["dev"], ids=ids), said.cooling, Accelerator(cpu=True))
+    assert far.mean() > 1
 
 
-@pytest.mark.parametrize(("rows", "held"), [(20, 120), (300, 30)])
-def test_too_little_data_is_no_correction(checkpoint: Any, rows: int, held: int) -> None:
-    model, packed, labels, logits = looked_at(checkpoint("bert"), rows, held)
-    assert cooling_for(model, packed, labels, logits, slope=0.2, seed=0) is None
+@pytest.mark.parametrize(("rows", "held", "slope"), [(20, 120, 0.2), (300, 30, 0.2), (300, 120, 0.0)])
+def test_too_little_data_or_no_wish_is_no_correction(checkpoint: Any, rows: int, held: int, slope: float) -> None:
+    _, _, said = said_by(checkpoint("bert"), rows, held, slope=slope)
+    assert said.cooling is None
+    assert said.cooled is said.raw
+    assert bool(said.notes) == (slope > 0)
 
 
 def test_dev_data_move_the_slope_but_not_far() -> None:

@@ -58,7 +58,7 @@ def test_files_become_a_run_folder_with_everything_in_it(tmp_path: Path, checkpo
     assert [entry["epoch"] for entry in run.metrics["epochs"]] == [1, 2, 3]
     assert [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()] == run.metrics["epochs"]
     settings = tomllib.loads((out / "run.toml").read_text())
-    assert settings["config"]["recipe"] == "erm"
+    assert settings["config"]["recipe"] == "auto"
     assert settings["decided"] == {"precision": "fp32", "threads": 1}
     card = (out / "model" / "README.md").read_text()
     assert "best of 3 epochs" in card

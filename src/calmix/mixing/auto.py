@@ -33,7 +33,7 @@ def auto(
     doubt: float = 0.0,
     distrust: float = 1.0,
     average: float = 0.0,
-    cooling: float = 0.2,
+    cooling: float = 0.1,
 ) -> Recipe:
     """Plain training, and a temperature for each input by its distance from the training data.
 

@@ -15,7 +15,7 @@ from calmix.models import Cooling, Packed, Pixels, head_of, predict_logits
 from calmix.models.cooling import NEAREST_AND_FARTHEST, rewriting_logits
 from calmix.training.loop import predict_everywhere
 
-__all__ = ["Logits", "cooling_for", "fitted_slope", "what_is_said"]
+__all__ = ["Logits", "fitted_slope", "reference_for", "what_is_said"]
 
 # Sequences of the training data that its shape is told from.
 _REFERENCE = 4000
@@ -48,61 +48,51 @@ def what_is_said(
 ) -> Logits:
     """Return what a network says about all sets but train; `slope` is how much less sure it should be far away."""
     judged = [name for name in sets if name != "train"]
-    raw = {name: predict_everywhere(network, packed[name], accelerator) for name in judged}
-    if slope == 0 or sets["train"].kind == "image":  # it was only measured on texts
-        return Logits(raw, raw)
-    labels = {name: examples.labels for name, examples in sets.items()}
-    cooling = cooling_for(network, packed, labels, raw["dev"], slope=slope, seed=seed)
-    if cooling is None:
+    asked = slope > 0 and sets["train"].kind != "image"  # it was only measured on texts
+    known = len(packed["dev"]) >= _LEAST_DEV and len(packed["train"]) >= 2 * head_of(network).in_features
+    if not (asked and known):
+        raw = {name: predict_everywhere(network, packed[name], accelerator) for name in judged}
         note = "too few rows to tell what is far from the training data: the temperature alone corrects confidence"
-        return Logits(raw, raw, notes=[note])
+        return Logits(raw, raw, notes=[note] if asked else [])
+    start = reference_for(network, packed["train"], sets["train"].labels, seed=seed)
+    both = {name: _with_distances(network, packed[name], start, accelerator) for name in judged}
+    logits, far = both["dev"]
+    usual = (float(far.mean()), float(max(far.std(), 1e-6)))
+    fitted = fitted_slope(logits, (far - usual[0]) / usual[1], sets["dev"].labels, expected=slope)
+    cooling = replace(start, slope=fitted, usual=usual)
     note = (
         "confidence falls far from the training data; that is not in the weights but beside them (calmix.json, "
         "calmix.safetensors), and only calmix applies it: other programs get the temperature alone"
     )
-    cold = {name: predict_everywhere(network, packed[name], accelerator, cooling) for name in judged}
+    raw = {name: logits for name, (logits, _) in both.items()}
+    cold = {name: _cooled(logits, (far - usual[0]) / usual[1], fitted) for name, (logits, far) in both.items()}
     return Logits(raw, cold, cooling, [note])
 
 
-def cooling_for(
-    network: nn.Module,
-    packed: Mapping[str, Packed | Pixels],
-    labels: Mapping[str, NDArray[np.int64]],
-    logits: NDArray[np.float32],
-    *,
-    slope: float,
-    seed: int,
-) -> Cooling | None:
-    """Return a correction by distance for a network, from train and dev data; None where they are too few to tell.
-
-    `logits` are those of dev, `slope` what is expected: dev data may move it a little.
-    """
-    train, dev = packed["train"], packed["dev"]
-    if len(dev) < _LEAST_DEV or len(train) < 2 * head_of(network).in_features:
-        return None
+def reference_for(network: nn.Module, train: Packed | Pixels, labels: NDArray[np.int64], *, seed: int) -> Cooling:
+    """Return where the training data of each class lie for a network, and how they spread; its slope is 0."""
     per_row = 1 if train.counts is None else int(np.ceil(train.counts.mean()))
     rows = np.random.default_rng([seed, 4]).permutation(len(train))[: _REFERENCE // per_row]
     features = _features(network, train, rows)
-    group = np.zeros(len(features), np.int64) if train.counts is not None else labels["train"][rows]
+    group = np.zeros(len(features), np.int64) if train.counts is not None else labels[rows]
     _, places = np.unique(group, return_inverse=True)
     where = torch.from_numpy(places).to(features.device)
     centres = torch.stack([features[where == k].mean(0) for k in range(int(where.max()) + 1)])
     whiten = _whitening(features - centres[where])
-    found = Cooling(slope, centres @ whiten, whiten, (0.0, 1.0))
-    far = _distances(network, dev, found)
-    found = replace(found, usual=(float(far.mean()), float(max(far.std(), 1e-6))))
-    far = (far - found.usual[0]) / found.usual[1]
-    return replace(found, slope=fitted_slope(logits, far, labels["dev"], expected=slope))
+    return Cooling(0.0, centres @ whiten, whiten, (0.0, 1.0))
+
+
+def _cooled(logits: NDArray[np.float32], far: NDArray[np.float64], slope: float) -> NDArray[np.float32]:
+    return (logits / np.exp(slope * np.clip(far, *NEAREST_AND_FARTHEST))[:, None]).astype(np.float32)
 
 
 def fitted_slope(
     logits: NDArray[np.float32], far: NDArray[np.float64], labels: NDArray[np.int64], *, expected: float
 ) -> float:
     """Return the slope that dev data ask for, held near what is expected as by a normal prior."""
-    reach = np.clip(far, *NEAREST_AND_FARTHEST)[:, None]
 
     def cost(slope: float) -> float:
-        cold = logits / np.exp(slope * reach)
+        cold = _cooled(logits, far, slope)
         loss = nll(Temperature.fit(cold, labels)(cold), labels)
         return min(len(labels), _HEARD) * loss + ((slope - expected) / _SPREAD) ** 2 / 2
 
@@ -129,12 +119,24 @@ def _features(network: nn.Module, packed: Packed | Pixels, rows: NDArray[np.int6
     return torch.cat(seen)
 
 
-def _distances(network: nn.Module, packed: Packed | Pixels, cooling: Cooling) -> NDArray[np.float64]:
+def _with_distances(
+    network: nn.Module, packed: Packed | Pixels, cooling: Cooling, accelerator: Accelerator
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Return the logits of each row and its distance: in one pass, or in two for choices, which leave no room."""
+
+    def after(logits: Tensor, features: Tensor) -> Tensor:
+        return torch.cat([logits.float(), cooling.distances(features)[:, None]], 1)
+
     def instead(logits: Tensor, features: Tensor) -> Tensor:
         return cooling.distances(features)[:, None].expand(-1, logits.shape[1])
 
+    if packed.counts is None:
+        with rewriting_logits(network, after):
+            both = predict_everywhere(network, packed, accelerator)
+        return np.ascontiguousarray(both[:, :-1]), both[:, -1].astype(np.float64)
     with rewriting_logits(network, instead):
-        return predict_logits(network, packed)[:, 0].astype(np.float64)
+        far = predict_everywhere(network, packed, accelerator)[:, 0].astype(np.float64)
+    return predict_everywhere(network, packed, accelerator), far
 
 
 def _whitening(centred: Tensor) -> Tensor:

@@ -82,7 +82,9 @@ def alone(stages: Callable[P, Generator[Ready, Fit, Run]]) -> Callable[P, Run]:
 
     @wraps(stages)
     def train(*args: P.args, **asked: P.kwargs) -> Run:
-        settings: Any = {**asked, "on_note": said_once(asked.get("on_note"))}
+        settings: Any = dict(asked)
+        if settings.get("on_note") is not None:
+            settings["on_note"] = said_once(settings["on_note"])
         return retried(lambda: once(*args, **settings))
 
     def once(*args: P.args, **asked: P.kwargs) -> Run:

@@ -17,7 +17,7 @@ from torch import nn
 
 from calmix.errors import TrainingError
 from calmix.mixing import Recipe
-from calmix.models import Cooling, Packed, Pixels, predict_logits
+from calmix.models import Packed, Pixels, predict_logits
 from calmix.training.averaging import Averaged
 from calmix.training.batches import TrainingSet, epoch_steps
 from calmix.training.cutting import read_cuts
@@ -223,15 +223,13 @@ def _over_all(rows: int, loss: float, accelerator: Accelerator) -> tuple[int, fl
     return sum(share[0] for share in shares), math.fsum(share[1] for share in shares)
 
 
-def predict_everywhere(
-    model: nn.Module, packed: Packed | Pixels, accelerator: Accelerator, cooling: Cooling | None = None
-) -> NDArray[np.float32]:
+def predict_everywhere(model: nn.Module, packed: Packed | Pixels, accelerator: Accelerator) -> NDArray[np.float32]:
     """Return the logits of every sample on every process, each process having computed its share."""
     world = accelerator.num_processes
     if world == 1:
-        return predict_logits(model, packed, cooling=cooling)
+        return predict_logits(model, packed)
     rows = np.arange(len(packed))[accelerator.process_index :: world]
-    mine = predict_logits(model, packed, rows=rows, cooling=cooling)
+    mine = predict_logits(model, packed, rows=rows)
     shares = gather_object([(rows, mine)])
     out = np.empty((len(packed), max(logits.shape[1] for _, logits in shares)), dtype=np.float32)
     for share, logits in shares:

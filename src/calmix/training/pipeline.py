@@ -55,7 +55,7 @@ def stages(
     test: Source | None = None,
     ood: Mapping[str, Source] | None = None,
     model: str | Path = "minilm",
-    recipe: str | Recipe = "erm",
+    recipe: str | Recipe = "auto",
     options: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     text: str | None = None,
@@ -252,7 +252,10 @@ def stages(
         network, packed, fill = loaded.network, loaded.packed, loaded.fill
         tell = on_note if on_note is not None and accelerator.is_main_process else None
         notes = _told(
-            sets.notes + loaded.notes + record_notes(record) + cut_notes(decided.get("parts", []), config["recipe"]),
+            sets.notes
+            + loaded.notes
+            + record_notes(record)
+            + cut_notes(decided.get("parts", []), config["recipe"], config["options"]),
             tell,
         )
         data = training_set(sets.train, packed["train"], weights, augment=augment)
@@ -350,6 +353,7 @@ def _first_run(
             sets.train,
             dev=sets.dev,
             model=model,
+            recipe="erm",
             out=folder,
             class_weights=class_weights,
             precision=precision,
