@@ -129,6 +129,19 @@ def test_images_are_predicted_measured_and_calibrated(calmix: Any, folder: Path,
     assert calmix("report", trained).code == 0
 
 
+def test_noise_is_told_from_images(calmix: Any, folder: Path, trained: Path) -> None:
+    ended = calmix("evaluate", trained, folder, "--ood", "gaussian-noise", "--out", "judged", "--json")
+    assert ended.code == 0, ended.err
+    assert "auroc" in ended.out
+
+
+def test_a_network_of_images_is_exported(calmix: Any, folder: Path, trained: Path, place: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    ended = calmix("export", trained, "--check", folder, "--out", "exported")
+    assert ended.code == 0, ended.err
+    assert {path.name for path in (place / "exported").iterdir()} >= {"model.onnx", "preprocessor_config.json"}
+
+
 def test_images_are_mapped_and_suspects_left_out(calmix: Any, folder: Path, place: Path, image_checkpoint: Any) -> None:
     options = ("--model", image_checkpoint("convnet"), "--epochs", "2", "--lr", "1e-2", "--batch-size", "12")
     ended = calmix("map", folder, *options, "--out", "map", "--clean", "clean.parquet", "--json")

@@ -141,3 +141,14 @@ def test_no_name_leads_out_of_the_folder(name: str) -> None:
         (Path(place) / "secret.csv").write_text("text,label\na,b\n")
         with contextlib.suppress(InputError, ValueError, OSError):
             assert find_inside(folder, f"../{name}").resolve().is_relative_to(folder.resolve())
+
+
+def test_a_folder_of_images_is_read_by_its_splits(tmp_path: Path) -> None:
+    import tiny
+
+    for split, count in (("train", 60), ("test", 9)):
+        tiny.image_folder(tmp_path / "pictures" / split, count, seed=count)
+    task = parse_task("t", {"train": "pictures", "test": {"file": "pictures", "split": "test"}}, "t")
+    sets = gather(task, tmp_path)
+    assert (sets.train.kind, sets.test.label_names) == ("image", sets.train.label_names)
+    assert [len(each) for each in (sets.train, sets.dev, sets.test)] == [54, 6, 9]

@@ -21,7 +21,7 @@ class Trained:
         return self.outcome
 
 
-def stages(outcome: Any, seen: list[str], *, dry: bool = False) -> Generator[Any, Any, Run]:
+def stages(outcome: Any, seen: list[str], *, dry: bool = False, on_note: Any = None) -> Generator[Any, Any, Run]:
     """Two halves around a training."""
     if dry:
         return Run(Path("dry"), {})

@@ -1,13 +1,12 @@
 """Data that means nothing, shaped like data that does: images of Gaussian noise, texts of random words."""
 
 from collections.abc import Sequence
-from io import BytesIO
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from calmix.data.decoding import grey_file
+from calmix.data.decoding import colour_file, grey_file
 from calmix.data.examples import Examples
 from calmix.data.images import image_columns, image_key
 from calmix.errors import InputError
@@ -63,10 +62,4 @@ def _unlabelled(source: str, columns: dict[str, pa.Array], rows: int) -> Example
 
 def _file(pixels: NDArray[np.uint8]) -> bytes:
     """Return the bytes of an image file that is decoded to exactly these pixels."""
-    if pixels.ndim == 2:
-        return grey_file(pixels)
-    from PIL import Image
-
-    buffer = BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return buffer.getvalue()
+    return grey_file(pixels) if pixels.ndim == 2 else colour_file(pixels)

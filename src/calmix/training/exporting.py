@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from calmix.calibration import Temperature
 from calmix.data import Examples
 from calmix.errors import InputError
-from calmix.models import Classifier, Packed, encode, usable_length, write_beside
+from calmix.models import Classifier, Packed, Pixels, write_beside
 from calmix.models.cooling import cooled
 from calmix.training.evaluating import measure
 from calmix.training.folder import PART, claim_empty
@@ -44,14 +44,13 @@ class _Exported(nn.Module):
 def export_onnx(classifier: Classifier, examples: Examples, *, out: Path, int8: bool = False) -> dict[str, Any]:
     """Write `model.onnx`, the tokenizer and the labels to `out`; return how far it is from the original.
 
-    The graph takes what the tokenizer gives, of any batch size and length, and returns `logits` and
-    `probabilities`, both calibrated. It is run on `examples` and refused if it differs from the original.
+    The graph takes what the tokenizer gives, of any batch size and length (or pixels, of any batch size), and returns
+    `logits` and `probabilities`, both calibrated. It is run on `examples` and refused if it differs from the original.
     `int8` adds `model-int8.onnx` with quantised weights: smaller, faster, and calibrated differently, so its
     figures are measured as well wherever the examples are labelled.
     """
     runtime = _runtime()
-    limit = usable_length(classifier.tokenizer, classifier.model.config, None)
-    packed = encode(examples, classifier.tokenizer, max_length=limit)
+    packed = classifier.encode(examples)
     model = classifier.model.cpu().float()
     with claim_empty(out):
         expected = np.asarray(Temperature(1.0)(classifier.logits(examples)))
@@ -89,7 +88,11 @@ def export_onnx(classifier: Classifier, examples: Examples, *, out: Path, int8: 
 def _export(model: nn.Module, batch: dict[str, Tensor], path: Path) -> None:
     names = list(batch)
     dims = [torch.export.Dim(name) for name in ("batch", "choices", "length")]
-    axes = {0: dims[0], 1: dims[2]} if batch["input_ids"].dim() == 2 else {0: dims[0], 1: dims[1], 2: dims[2]}
+    if "pixel_values" in batch:
+        axes = {0: dims[0]}
+        batch = {"pixel_values": batch["pixel_values"].contiguous()}
+    else:
+        axes = {0: dims[0], 1: dims[2]} if batch["input_ids"].dim() == 2 else {0: dims[0], 1: dims[1], 2: dims[2]}
     with _quiet():
         program = torch.onnx.export(
             _Exported(model, names).eval(),
@@ -114,7 +117,7 @@ def _quantise(runtime: Any, source: Path, target: Path) -> None:
         runtime.quantization.quantize_dynamic(graph, target)
 
 
-def _run(runtime: Any, file: Path, packed: Packed, columns: int) -> NDArray[np.float64]:
+def _run(runtime: Any, file: Path, packed: Packed | Pixels, columns: int) -> NDArray[np.float64]:
     session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     probs = np.zeros((len(packed), columns))
     for rows, batch in _batches(packed):
@@ -123,7 +126,7 @@ def _run(runtime: Any, file: Path, packed: Packed, columns: int) -> NDArray[np.f
     return probs
 
 
-def _batches(packed: Packed) -> Iterator[tuple[NDArray[np.int64], dict[str, Tensor]]]:
+def _batches(packed: Packed | Pixels) -> Iterator[tuple[NDArray[np.int64], dict[str, Tensor]]]:
     counts = np.zeros(len(packed), dtype=np.int64) if packed.counts is None else packed.counts
     for count in np.unique(counts):
         rows = np.flatnonzero(counts == count)
