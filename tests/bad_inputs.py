@@ -426,6 +426,7 @@ def _images() -> dict[str, Bad]:
         "of an IDX file cut short": ("where its header tells of", {**two, f"images/{names}": idx(0x803, 2, 4, 4, body=b"\0" * 9)}),
         "of an IDX file of another kind": ("this is not an IDX file of bytes", {**two, f"images/{names}": idx(0xD03, 2, 4, 4)}),
         "of an IDX file of 2^96 bytes": (f"{names}: ", {**two, f"images/{names}": idx(0x803, 2**32 - 1, 2**32 - 1, 2**32 - 1)}),
+        "of an IDX file of none, each of 2^64 pixels": ("there are no images in it", {**two, f"images/{names}": idx(0x803, 0, 2**32 - 1, 2**32 - 1)}),
         "of an IDX file without labels": ("the file of the labels", {"images": folder, f"images/{names}": idx(0x803, 2, 1, 1, body=b"ab")}),
         "fewer than labels": ("1 images, but 2 labels", {**two, f"images/{names}": idx(0x803, 1, 1, 1, body=b"a")}),
     }  # fmt: skip

@@ -93,4 +93,7 @@ def _read(path: Path, dimensions: int) -> NDArray[np.uint8]:
     expected = int(np.prod(shape, dtype=object))
     if len(data) - start != expected:
         raise InputError(f"{path}: {len(data) - start} bytes where its header tells of {expected}; fetch it again")
+    if not expected:
+        # Of nothing, the other sizes may be more than an array can have.
+        shape = [size if size < MOST_PIXELS else 0 for size in shape]
     return np.frombuffer(data, dtype=np.uint8, offset=start).reshape(shape)
