@@ -7,6 +7,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no defect.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # Before torch and transformers are imported, and for every process a test starts: nothing may be fetched, and
 # tiny tensors lose more to waiting threads than they gain.

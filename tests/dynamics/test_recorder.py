@@ -41,7 +41,7 @@ def assert_same(one, two, *, exactly=False):
 
 
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 9), st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_statistic_equals_the_loop_over_each_history(agrees, seed, classes, batches, size):
     data = list(stream(np.random.default_rng(seed), classes=classes, batches=batches, size=size))
     agrees(record(Recorder(6), data).dynamics(), histories(data))
@@ -138,7 +138,7 @@ def test_logits_may_carry_a_graph_and_keep_it():
 
 
 @given(st.integers(0, 10_000), st.integers(0, 8))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_two_stretches_merged_in_order_equal_one(seed, cut):
     data = list(stream(np.random.default_rng(seed)))
     whole = record(Recorder(6), data).dynamics()

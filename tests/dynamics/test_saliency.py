@@ -73,7 +73,7 @@ def test_two_class_vectors_have_the_cosine_of_the_head_gradients():
 
 
 @given(st.integers(0, 9999), st.integers(1, 9))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_batch_partners_equal_the_search_by_hand(seed, n):
     logits, labels, _, high = batch(seed, n)
     similarity = cosine(saliency_map(logits, labels))

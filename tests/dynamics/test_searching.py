@@ -42,7 +42,7 @@ def angles_between(queries, keys):
 
 
 @given(st.integers(0, 9999), st.integers(1, 20), st.integers(1, 20), st.sampled_from(MEASURES), st.floats(0.1, 30))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_the_nearest_of_three_classes_is_the_nearest_of_all(seed, n, m, measure, scale):
     queries, keys = vectors_of(measure, seed, n, scale=scale), vectors_of(measure, seed + 1, m, scale=scale)
     for side in (queries, -queries):  # the nearest to the opposite is the farthest
@@ -104,7 +104,7 @@ def test_of_several_vectors_the_product_of_cosines_counts():
 @given(
     st.integers(0, 9999), st.integers(1, 90), st.integers(1, 20), st.integers(1, 30), st.sampled_from([1, 200, 2**26])
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_the_farthest_of_those_drawn_for_a_few_is_the_farthest_of_these(seed, n, m, candidates, block):
     queries, keys = vectors_of(residual, seed, n), vectors_of(residual, seed + 1, m)
     with pytest.MonkeyPatch.context() as patch:

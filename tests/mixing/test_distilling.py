@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -40,7 +40,6 @@ def pairs(draw: st.DrawFn) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return one, other
 
 
-@settings(deadline=None)
 @given(pairs(), st.floats(0.5, 8.0), st.sampled_from(FORMS))
 def test_the_divergence_is_that_of_its_definition(
     logits: tuple[NDArray[np.float64], NDArray[np.float64]], tau: float, form: Form
@@ -50,7 +49,6 @@ def test_the_divergence_is_that_of_its_definition(
     np.testing.assert_allclose(found.numpy(), _reference(student, teacher, tau, form), rtol=2e-5, atol=2e-5)
 
 
-@settings(deadline=None)
 @given(pairs(), st.floats(0.5, 8.0), st.sampled_from(FORMS))
 def test_the_divergence_is_never_negative_and_blind_to_a_shift(
     logits: tuple[NDArray[np.float64], NDArray[np.float64]], tau: float, form: Form

@@ -17,7 +17,7 @@ def _pool(n: int, batch_size: int, *, seed: int = 0, counts: NDArray[np.int64] |
 
 
 @given(n=st.integers(1, 700), batch_size=st.integers(1, 40), seed=st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_each_sample_is_in_one_batch_and_one_batch_at_most_is_partial(n: int, batch_size: int, seed: int) -> None:
     batches = uniform(_pool(n, batch_size, seed=seed))
     assert sorted(np.concatenate(batches)) == list(range(n))

@@ -146,7 +146,7 @@ def test_nothing_is_done_to_images_unless_asked() -> None:
     assert torch.equal(augmented["pixel_values"], pixels.batch(rows)["pixel_values"])
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000))
 def test_a_cropped_image_is_the_image_moved_with_black_coming_in(seed: int) -> None:
     pixels = pack_images(tiny.images(3), _PLAIN)

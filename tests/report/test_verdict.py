@@ -108,7 +108,7 @@ def agree(tone: str, says: int, low: int, high: int) -> bool:
     bent_outside=st.floats(-0.4, 0.4),
     peak=st.floats(0.5, 12),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_headline_and_sentence_never_disagree(seed: int, n: int, bent: float, bent_outside: float, peak: float) -> None:
     rng = np.random.default_rng(seed)
 
