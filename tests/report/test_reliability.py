@@ -38,3 +38,12 @@ def test_the_figure_has_a_panel_for_each_data_set_and_says_each_curves_ece() -> 
     shown = [text.get_text() for text in first.get_legend().get_texts()]
     assert shown == ["as sure as right", *(f"{name} (ECE {curve.ece:.1%})" for name in ("plain", "mixup"))]
     assert second.get_title(loc="left") == "out"
+
+
+def test_bins_of_a_handful_of_rows_are_drawn_apart() -> None:
+    curve = prepare_reliability(*drawn(100))
+    few = int((curve.rows < 10).sum())
+    assert 0 < few < len(curve.rows)
+    _, line, apart = draw_reliability({"in": {"plain": curve}}).axes[0].get_lines()
+    assert len(np.asarray(line.get_xdata())) == len(curve.rows) - few
+    assert len(np.asarray(apart.get_xdata())) == few

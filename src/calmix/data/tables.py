@@ -29,6 +29,7 @@ FORMATS = {
     ".pq": "parquet",
 }
 _BATCH = 512  # rows of a Parquet file at a time
+_SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
@@ -55,6 +56,8 @@ def read_table(path: str | Path) -> pa.Table:
         raise InputError(f"{path}: no such file")
     if path.is_dir():
         raise InputError(f"{path}: this is a folder; give a file")
+    if path.suffix.lower() in _SPREADSHEETS:
+        raise InputError(f"{path}: is a spreadsheet; save the sheet as CSV, and give that")
     kind, compression = format_of(path)
     if path.stat().st_size == 0:
         raise InputError(f"{path}: the file is empty")

@@ -19,6 +19,8 @@ __all__ = ["ReliabilityCurve", "draw_reliability", "prepare_reliability", "wilso
 
 # 95 % of a normal distribution.
 _Z = 1.96
+# Fewer rows in a bin are all right or all wrong by chance: drawn pale, and not joined to the rest.
+_FEW = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +77,13 @@ def draw_reliability(panels: Mapping[str, Mapping[str, ReliabilityCurve]]) -> "F
 def _panel(axes: "Axes", title: str, curves: Mapping[str, ReliabilityCurve]) -> None:
     axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="as sure as right")
     for (name, curve), (colour, marker) in zip(curves.items(), cycle(STYLES), strict=False):
-        axes.fill_between(curve.confidence, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
+        joined = curve.rows >= _FEW
+        x, y = curve.confidence[joined], curve.accuracy[joined]
+        axes.fill_between(x, curve.low[joined], curve.high[joined], color=colour, alpha=0.15, linewidth=0)
         label = f"{literal(name)} (ECE {curve.ece:.1%})"
-        axes.plot(curve.confidence, curve.accuracy, color=colour, marker=marker, markersize=5, label=label)
+        axes.plot(x, y, color=colour, marker=marker, markersize=5, label=label)
+        few, rare = curve.confidence[~joined], curve.accuracy[~joined]
+        axes.plot(few, rare, color=colour, marker=marker, markersize=5, linestyle="none", alpha=0.3)
     axes.set_title(literal(title), loc="left")
     axes.set_xlabel("confidence")
     axes.set_ylabel("accuracy")

@@ -37,19 +37,47 @@ function dot(x, y, series, hint) {
   return made;
 }
 
+// A mark of something with a series, hollow or filled; below full size it is pale.
+function mark(x, y, { series, hollow }, hint, size = 1) {
+  const made = dot(x, y, series, hint);
+  if (hollow) made.classList.add("hollow");
+  if (size < 1) { made.classList.add("faint"); made.setAttribute("transform", `translate(${x * (1 - size)} ${y * (1 - size)}) scale(${size})`); }
+  return made;
+}
+
+function around(values, least = 0.01) {
+  const low = Math.min(...values), high = Math.max(...values), room = Math.max(least, (high - low) * 0.15);
+  return [Math.max(0, low - room), high + room];
+}
+
+const share = (v) => `${Math.round(1000 * v) / 10}%`;
+
+// Points [{name, series, hollow, x, y, seeds: [[x, y]]}] in a frame.
+function cloudPanel(title, points, { x, y, plainX = false, diagonal = false }) {
+  const all = points.flatMap((p) => [[p.x, p.y], ...p.seeds]);
+  const ys = [0, Math.max(0.02, ...all.map((p) => p[1])) * 1.1];
+  const xs = diagonal ? [0, Math.max(0.02, ...all.map((p) => p[0])) * 1.1] : around(all.map((p) => p[0]), plainX ? 0.5 : 0.01);
+  const plot = frame({ height: 290, x: xs, y: ys, xLabel: x, yLabel: y, xTicks: ticks(...xs, 4), yTicks: ticks(...ys, 5), xText: plainX ? String : share, yText: share, label: `${y} against ${x}, ${title}; the numbers are in the tables below` });
+  if (diagonal) { const end = Math.min(xs[1], ys[1]); plot.svg.append(shape("line", { class: "ideal", x1: plot.X(0), y1: plot.Y(0), x2: plot.X(end), y2: plot.Y(end) })); }
+  const text = plainX ? (v) => fixed(v, 1) : percent;
+  for (const p of points) for (const [sx, sy] of p.seeds) plot.svg.append(mark(plot.X(sx), plot.Y(sy), p, `${p.name}, one seed: ${x} ${text(sx)}, ${y} ${percent(sy)}`, 0.7));
+  for (const p of points) plot.svg.append(mark(plot.X(p.x), plot.Y(p.y), p, `${p.name}: ${x} ${text(p.x)}, ${y} ${percent(p.y)}`));
+  return plot.svg;
+}
+
 function drawCurves(into, tables, curves) {
   const { epochs, panels, best } = curves;
   for (const [title, series] of Object.entries(panels)) {
     const values = Object.values(series).flat().filter((v) => v !== null);
-    const share = title !== "loss";
+    const isShare = title !== "loss";
     const high = Math.max(...values) * 1.05 || 1, low = title === "accuracy" ? Math.max(0, Math.min(...values) - 0.05) : 0;
     const shownEpochs = epochs.length > 8 ? ticks(epochs[0], epochs.at(-1), 6).filter(Number.isInteger) : epochs;
-    const plot = frame({ height: 220, x: [epochs[0] - 0.3, epochs.at(-1) + 0.3], y: [low, high], xLabel: "epoch", xTicks: shownEpochs, yTicks: ticks(low, high, 4), yText: share ? (v) => `${Math.round(1000 * v) / 10}%` : String, label: `${title} by epoch; the numbers are in the table below` });
+    const plot = frame({ height: 220, x: [epochs[0] - 0.3, epochs.at(-1) + 0.3], y: [low, high], xLabel: "epoch", xTicks: shownEpochs, yTicks: ticks(low, high, 4), yText: isShare ? share : String, label: `${title} by epoch; the numbers are in the table below` });
     if (best) plot.svg.append(shape("line", { class: "mark", x1: plot.X(best), x2: plot.X(best), y1: plot.ceiling, y2: plot.floor }, shape("title", {}, `kept: epoch ${best}`)));
     const keys = Object.entries(series).map(([name, ys], s) => {
       const points = ys.map((v, i) => (v === null ? null : [plot.X(epochs[i]), plot.Y(v), epochs[i], v])).filter(Boolean);
       plot.svg.append(shape("path", { class: `line s${s}`, d: path(points) }));
-      for (const [x, y, epoch, v] of points) plot.svg.append(dot(x, y, s, `${name}, epoch ${epoch}: ${share ? percent(v) : fixed(v)}`));
+      for (const [x, y, epoch, v] of points) plot.svg.append(dot(x, y, s, `${name}, epoch ${epoch}: ${isShare ? percent(v) : fixed(v)}`));
       return key(s, name);
     });
     if (best) keys.push(element("span", {}, `dotted: epoch ${best} was kept`));

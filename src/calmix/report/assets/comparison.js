@@ -1,20 +1,7 @@
 // Several runs in one diagram for each data set.
-function scatterPanel(title, points, label) {
-  const xs = points.map((p) => p.x), ys = points.map((p) => p.y);
-  const pad = (low, high) => { const room = Math.max(0.01, (high - low) * 0.25); return [Math.max(0, low - room), high + room]; };
-  const x = pad(Math.min(...xs), Math.max(...xs)), y = [0, Math.max(0.02, ...ys) * 1.25];
-  const share = (v) => `${Math.round(1000 * v) / 10}%`;
-  const plot = frame({ height: 300, x, y, xLabel: label.x, yLabel: label.y, xTicks: ticks(...x, 4), yTicks: ticks(...y, 5), xText: label.plain ? String : share, yText: share, label: `${label.y} against ${label.x} of ${title}; the numbers are in the tables below` });
-  for (const p of points) {
-    for (const [a, b] of [[p.low, p.high]]) if (a !== undefined) plot.svg.append(shape("line", { class: `line s${p.series}`, x1: plot.X(p.x), x2: plot.X(p.x), y1: plot.Y(a), y2: plot.Y(Math.min(b, y[1])) }));
-    plot.svg.append(dot(plot.X(p.x), plot.Y(p.y), p.series, `${p.name}: ${label.x} ${label.plain ? fixed(p.x, 1) : percent(p.x)}, ${label.y} ${percent(p.y)}`));
-  }
-  return plot.svg;
-}
-
 function riskPanel(title, curves) {
   const top = Math.max(0.05, ...curves.flatMap(({ risk }) => risk.risk.filter((_, i) => risk.coverage[i] > 0.1))) * 1.1;
-  const plot = frame({ height: 300, x: [0, 1], y: [0, top], xLabel: "coverage: share answered", yLabel: "wrong among them", xTicks: [0, 0.25, 0.5, 0.75, 1], yTicks: ticks(0, top, 5), xText: (v) => `${100 * v}%`, yText: (v) => `${Math.round(1000 * v) / 10}%`, label: `Risk and coverage of ${title}; the numbers are in the tables below` });
+  const plot = frame({ height: 300, x: [0, 1], y: [0, top], xLabel: "coverage: share answered", yLabel: "wrong among them", xTicks: [0, 0.25, 0.5, 0.75, 1], yTicks: ticks(0, top, 5), xText: (v) => `${100 * v}%`, yText: share, label: `Risk and coverage of ${title}; the numbers are in the tables below` });
   for (const { risk, series } of curves) plot.svg.append(shape("path", { class: `line s${series}`, d: path(risk.coverage.map((c, i) => [plot.X(c), plot.Y(Math.min(top, risk.risk[i]))])) }));
   return plot.svg;
 }
@@ -43,7 +30,7 @@ function showComparison() {
         const risk = ({ risk: r }, share) => r.risk[Math.max(0, r.coverage.findIndex((c) => c >= share - 1e-9))];
         tables.append(table(`${set.title}: wrong among the most confident share`, ["run", ...at.map((share) => percent(share, 0))], there.map(({ run, name }) => [name, ...at.map((share) => percent(risk(run, share)))])));
       } else {
-        svg = scatterPanel(set.title, staged.map(({ run, series, name }) => ({ name, series, x: run.figures[stage].accuracy, y: run.figures[stage].ece })), { x: "accuracy", y: "ECE" });
+        svg = cloudPanel(set.title, staged.map(({ run, series, name }) => ({ name, series, x: run.figures[stage].accuracy, y: run.figures[stage].ece, seeds: [] })), { x: "accuracy", y: "ECE" });
         tables.append(table(`${set.title}, ${stage} temperature`, ["run", "accuracy", "ECE"], staged.map(({ run, name }) => [name, percent(run.figures[stage].accuracy), percent(run.figures[stage].ece)])));
       }
       panels.append(element("figure", {}, element("h3", {}, isolated(set.title)), svg, element("figcaption", {}, keys)));

@@ -27,7 +27,7 @@ async function showSelective() {
     const risk = (rows) => (rows ? 1 - set.right[rows] / rows : 0);
     const spots = [...new Set(Array.from({ length: Math.min(n, 300) }, (_, i) => Math.max(1, Math.round(((i + 1) * n) / Math.min(n, 300)))))];
     const top = Math.max(0.05, ...spots.filter((rows) => rows >= Math.min(n, 20)).map(risk)) * 1.1;
-    const plot = frame({ width: 460, height: 280, x: [0, 1], y: [0, top], xLabel: "coverage: share answered", yLabel: "wrong among them", xTicks: [0, 0.25, 0.5, 0.75, 1], yTicks: ticks(0, top, 5), xText: (v) => `${100 * v}%`, yText: (v) => `${Math.round(1000 * v) / 10}%`, label: "Risk and coverage; the numbers are in the table below" });
+    const plot = frame({ width: 460, height: 280, x: [0, 1], y: [0, top], xLabel: "coverage: share answered", yLabel: "wrong among them", xTicks: [0, 0.25, 0.5, 0.75, 1], yTicks: ticks(0, top, 5), xText: (v) => `${100 * v}%`, yText: share, label: "Risk and coverage; the numbers are in the table below" });
     plot.svg.append(shape("path", { class: "line s1", d: path(spots.map((rows) => [plot.X(rows / n), plot.Y(Math.min(top, risk(rows)))])) }));
     marker = shape("g", {}, shape("line", { class: "mark", y1: plot.ceiling, y2: plot.floor }), shape("circle", { class: "dot s3", r: 6 }));
     plot.svg.append(marker);

@@ -4,44 +4,18 @@ const known = (rows, figure) => rows.filter((row) => row[figure] !== null);
 // Beyond eight methods colours repeat, and marks are hollow.
 const series = (method) => data.methods.indexOf(method) % 8;
 const hollow = (method) => data.methods.indexOf(method) >= 8;
-
-function mark(x, y, method, hint, size = 1) {
-  const made = dot(x, y, series(method), hint);
-  if (hollow(method)) made.classList.add("hollow");
-  if (size < 1) { made.classList.add("faint"); made.setAttribute("transform", `translate(${x * (1 - size)} ${y * (1 - size)}) scale(${size})`); }
-  return made;
-}
-
-function around(values, least = 0.01) {
-  const low = Math.min(...values), high = Math.max(...values), room = Math.max(least, (high - low) * 0.15);
-  return [Math.max(0, low - room), high + room];
-}
-
-const share = (v) => `${Math.round(1000 * v) / 10}%`;
-
-// Points [{method, x, y, seeds: [[x, y]]}] in a frame.
-function cloudPanel(title, points, { x, y, plainX = false, diagonal = false }) {
-  const all = points.flatMap((p) => [[p.x, p.y], ...p.seeds]);
-  const ys = [0, Math.max(0.02, ...all.map((p) => p[1])) * 1.1];
-  const xs = diagonal ? [0, Math.max(0.02, ...all.map((p) => p[0])) * 1.1] : around(all.map((p) => p[0]), plainX ? 0.5 : 0.01);
-  const plot = frame({ height: 290, x: xs, y: ys, xLabel: x, yLabel: y, xTicks: ticks(...xs, 4), yTicks: ticks(...ys, 5), xText: plainX ? String : share, yText: share, label: `${y} against ${x}, ${title}; the numbers are in the tables below` });
-  if (diagonal) { const end = Math.min(xs[1], ys[1]); plot.svg.append(shape("line", { class: "ideal", x1: plot.X(0), y1: plot.Y(0), x2: plot.X(end), y2: plot.Y(end) })); }
-  const text = plainX ? (v) => fixed(v, 1) : percent;
-  for (const p of points) for (const [sx, sy] of p.seeds) plot.svg.append(mark(plot.X(sx), plot.Y(sy), p.method, `${p.method}, one seed: ${x} ${text(sx)}, ${y} ${percent(sy)}`, 0.7));
-  for (const p of points) plot.svg.append(mark(plot.X(p.x), plot.Y(p.y), p.method, `${p.method}: ${x} ${text(p.x)}, ${y} ${percent(p.y)}`));
-  return plot.svg;
-}
+const shown = (method) => ({ name: method, series: series(method), hollow: hollow(method) });
 
 // One line per method, a mark per seed.
 function stripPanel(title, lines, name) {
   const xs = around(lines.flatMap((line) => line.values)), height = 60 + 26 * lines.length;
   const plot = frame({ height, left: 120, x: xs, y: [0, lines.length], xLabel: name, xTicks: ticks(...xs, 4), yTicks: [], xText: share, label: `${name} of every seed, ${title}; the numbers are in the tables below` });
   lines.forEach((line, i) => {
-    const y = plot.Y(lines.length - i - 0.5), label = visible(line.method);
+    const y = plot.Y(lines.length - i - 0.5), label = visible(line.name);
     plot.svg.append(shape("line", { class: "grid", x1: plot.X(xs[0]), x2: plot.X(xs[1]), y1: y, y2: y }));
     plot.svg.append(shape("text", { x: 112, y: y + 4, "text-anchor": "end" }, label.length > 17 ? `${label.slice(0, 16)}…` : label, shape("title", {}, label)));
-    for (const v of line.values) plot.svg.append(mark(plot.X(v), y, line.method, `${line.method}: ${percent(v)}`, 0.75));
-    plot.svg.append(mark(plot.X(mean(line.values)), y, line.method, `${line.method}, mean: ${percent(mean(line.values))}`));
+    for (const v of line.values) plot.svg.append(mark(plot.X(v), y, line, `${line.name}: ${percent(v)}`, 0.75));
+    plot.svg.append(mark(plot.X(mean(line.values)), y, line, `${line.name}, mean: ${percent(mean(line.values))}`));
   });
   return plot.svg;
 }
@@ -73,9 +47,9 @@ function showStudy() {
           const outside = known(rows.filter((row) => row.task === task && row.data === far), "ece");
           const points = byMethod(inside).map(([method, found]) => {
             const seeds = found.map((row) => [row.ece, outside.find((other) => other.method === method && other.seed === row.seed)]).filter(([, other]) => other).map(([x, other]) => [x, other.ece]);
-            return seeds.length ? { method, seeds, x: mean(seeds.map((s) => s[0])), y: mean(seeds.map((s) => s[1])) } : null;
+            return seeds.length ? { ...shown(method), seeds, x: mean(seeds.map((s) => s[0])), y: mean(seeds.map((s) => s[1])) } : null;
           }).filter(Boolean);
-          if (points.length) add(`${task} → ${far.replace(/^ood-/, "")}`, cloudPanel(task, points, { x: "ECE in domain", y: "ECE out of domain", diagonal: true }), ["ECE in domain", "ECE out of domain"], points.map((p) => [p.method, percent(p.x, 2), percent(p.y, 2)]));
+          if (points.length) add(`${task} → ${far.replace(/^ood-/, "")}`, cloudPanel(task, points, { x: "ECE in domain", y: "ECE out of domain", diagonal: true }), ["ECE in domain", "ECE out of domain"], points.map((p) => [p.name, percent(p.x, 2), percent(p.y, 2)]));
         }
       }
       if (!panels.children.length) panels.append(element("p", { class: "keys" }, "No task here has data out of domain."));
@@ -84,12 +58,12 @@ function showStudy() {
       const here = rows.filter((row) => row.task === place.task && row.data === place.data);
       if (kind.value.endsWith("seeds")) {
         const figure = accuracy ? "accuracy" : "ece", name = accuracy ? "accuracy" : "ECE";
-        const lines = byMethod(known(here, figure)).map(([method, found]) => ({ method, values: found.map((row) => row[figure]) }));
-        if (lines.length) add(title, stripPanel(title, lines, name), ["mean", "lowest", "highest", "seeds"], lines.map(({ method, values }) => [method, percent(mean(values), 2), percent(Math.min(...values), 2), percent(Math.max(...values), 2), values.length]));
+        const lines = byMethod(known(here, figure)).map(([method, found]) => ({ ...shown(method), values: found.map((row) => row[figure]) }));
+        if (lines.length) add(title, stripPanel(title, lines, name), ["mean", "lowest", "highest", "seeds"], lines.map(({ name: method, values }) => [method, percent(mean(values), 2), percent(Math.min(...values), 2), percent(Math.max(...values), 2), values.length]));
       } else {
         const x = kind.value === "accuracy" ? "accuracy" : "seconds", plainX = x === "seconds";
-        const points = byMethod(known(known(here, "ece"), x)).map(([method, found]) => ({ method, x: mean(found.map((row) => row[x])), y: mean(found.map((row) => row.ece)), seeds: found.map((row) => [row[x], row.ece]) }));
-        if (points.length) add(title, cloudPanel(title, points, { x: plainX ? "training seconds" : "accuracy", y: "ECE", plainX }), [plainX ? "training seconds" : "accuracy", "ECE"], points.map((p) => [p.method, plainX ? fixed(p.x, 1) : percent(p.x, 2), percent(p.y, 2)]));
+        const points = byMethod(known(known(here, "ece"), x)).map(([method, found]) => ({ ...shown(method), x: mean(found.map((row) => row[x])), y: mean(found.map((row) => row.ece)), seeds: found.map((row) => [row[x], row.ece]) }));
+        if (points.length) add(title, cloudPanel(title, points, { x: plainX ? "training seconds" : "accuracy", y: "ECE", plainX }), [plainX ? "training seconds" : "accuracy", "ECE"], points.map((p) => [p.name, plainX ? fixed(p.x, 1) : percent(p.x, 2), percent(p.y, 2)]));
       }
     }
   };
