@@ -33,7 +33,7 @@ RANDOM = 8
 
 # Fault → what happens, and the tests that show it.
 TESTED = {
-    "Ctrl-C and SIGTERM": ("one line, state saved, exit code 130", "signal or ctrl_c or sigterm"),
+    "Ctrl-C and SIGTERM": ("one line, state saved, exit code 130", "a_signal_stops or ctrl_c or sigterm"),
     "torn checkpoint": ("found by its checksum; the one before is used", "torn_checkpoint or cannot_be_read_is_passed"),
     "loss or gradient not finite": ("never reaches the weights; one line, exit code 1", "not_finite"),
     "out of memory": ("batch in twice as many parts, said once, kept in run.toml", "test_cutting"),
