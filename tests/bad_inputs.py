@@ -224,7 +224,7 @@ def _tables() -> dict[str, Bad]:
         "xz, cut short": ("csv.xz", lzma.compress(rows(label, *many(500)))[:-20], "the file is cut short"),
         "xz, not": ("csv.xz", rows(label, "a,x"), "this is not valid .xz data"),
         "zstd, not": ("jsonl.zst", rows("{}"), "this is not valid .zst data"),
-        "a spreadsheet": ("xlsx", b"PK\x03\x04", "let it end in .csv, .tsv, .jsonl or .parquet"),
+        "a spreadsheet": ("xlsx", b"PK\x03\x04", "is a spreadsheet; save the sheet as CSV"),
         "no ending": ("", rows(label, "a,x"), "the file name does not say what the file is"),
     }  # fmt: skip
     found = {}

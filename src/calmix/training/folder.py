@@ -259,6 +259,8 @@ def _quoted(text: str) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_value(v) for v in value)}]"
+    if isinstance(value, Mapping):  # in a list: elsewhere it is a table of its own
+        return f"{{{', '.join(f'{_key(k)} = {_value(v)}' for k, v in value.items() if v is not None)}}}"
     if isinstance(value, str):
         return _quoted(value)
     return json.dumps(value)
