@@ -178,13 +178,14 @@ def recipe() -> Recipe:
 """
 
 
-def launched(*words: str, folder: Path, port: int) -> "subprocess.CompletedProcess[str]":
+def launched(*words: str, folder: Path, port: int, **more: str) -> "subprocess.CompletedProcess[str]":
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(calmix.__file__).parents[1]),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "ACCELERATE_USE_CPU": "true",
+        **more,
     }
     return subprocess.run(
         [sys.executable, "-m", *words],
@@ -224,24 +225,38 @@ def test_a_lost_process_is_started_again_and_the_run_goes_on_to_the_same_result(
 
 
 @pytest.mark.slow
-def test_accelerate_starts_processes_that_come_to_the_result_of_torchruns(command: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("way", "sharded", "port"), [("--multi_gpu", "false", 29643), ("--use_fsdp", "true", 29647)])
+def test_accelerate_starts_processes_that_come_to_the_result_of_torchruns(
+    command: list[str], tmp_path: Path, way: str, sharded: str, port: int
+) -> None:
     (tmp_path / "died").write_text("")
-    launcher = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    launcher = ["accelerate.commands.launch", way, "--num_processes", "2", "--num_machines", "1"]
     launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port"]
-    done = launched(*launcher, "29643", "-m", *command, "accelerate", folder=tmp_path, port=29643)
+    done = launched(*launcher, str(port), "-m", *command, "accelerate", folder=tmp_path, port=port)
     assert done.returncode == 0, done.stderr[-3000:]
     torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
-    done = launched(*torchrun, "29644", "-m", *command, "torchrun", folder=tmp_path, port=29644)
+    asked = {"ACCELERATE_USE_FSDP": sharded}
+    done = launched(*torchrun, str(port + 1), "-m", *command, "torchrun", folder=tmp_path, port=port + 1, **asked)
     assert done.returncode == 0, done.stderr[-3000:]
     for name in ("model/model.safetensors", "predictions-dev.parquet", "datamap.parquet"):
         assert (tmp_path / "accelerate" / name).read_bytes() == (tmp_path / "torchrun" / name).read_bytes()
 
 
-def test_what_would_shard_the_model_is_refused_in_one_line(
-    calm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("ACCELERATE_USE_DEEPSPEED", "told to spread the model by DEEPSPEED, which is not done here: launch with"),
+        ("ACCELERATE_USE_TP", "told to spread the model by TP"),
+        ("FSDP_OFFLOAD_PARAMS", "told FSDP_OFFLOAD_PARAMS, which is not done here: launch without; --accumulate"),
+        ("FSDP_ACTIVATION_CHECKPOINTING", "launch without; --gradient-checkpointing does it"),
+    ],
+)
+def test_what_is_not_done_with_shards_is_refused_in_one_line(
+    calm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, said: str
 ) -> None:
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(InputError, match=r"told to shard the model \(FSDP\), but here every process holds all of it"):
+    monkeypatch.setenv(told, "true")
+    with pytest.raises(InputError, match=said):
         run(calm, tmp_path / "run", 10)
     assert not (tmp_path / "run").exists()
 

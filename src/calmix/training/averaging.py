@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from calmix.training.sharding import local
+
 __all__ = ["Averaged"]
 
 
@@ -68,8 +70,8 @@ def _own_tensors(models: Sequence[nn.Module]) -> tuple[list[str], list[Tensor]]:
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
     for place, model in enumerate(models):
-        for name, tensor in model.state_dict().items():
-            if tensor.is_floating_point() and tensor.data_ptr() not in seen:
-                seen.add(tensor.data_ptr())
-                found[f"{place}.{name}"] = tensor.detach()
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if tensor.is_floating_point() and id(tensor) not in seen:
+                seen.add(id(tensor))
+                found[f"{place}.{name}"] = local(tensor)
     return list(found), list(found.values())

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from calmix.data import write_text
 from calmix.training.averaging import Averaged
 from calmix.training.launching import from_main
+from calmix.training.sharding import Shards
 from calmix.training.state import latest, load_optimizer, optimizer_tensors, save_state
 from calmix.training.stepping import Stepper
 
@@ -47,9 +48,10 @@ class Keeper:
         *,
         minutes: float,
         averaged: Averaged | None = None,
+        shards: Shards | None = None,
     ) -> None:
         self.model, self.stepper, self.out, self.averaged = model, stepper, out, averaged
-        self.main = stepper.accelerator.is_main_process
+        self.main, self.shards = stepper.accelerator.is_main_process, shards
         self.every, self.began = 60 * minutes, time.monotonic()
         self.saved = self.began
         self.run = Fit()
@@ -63,10 +65,12 @@ class Keeper:
         if found is None:
             return
         tensors, facts = found
+        if self.shards is not None:
+            tensors = {group: self._sharded(group, held, self.shards.parts) for group, held in tensors.items()}
         self.run, self.best = Fit(**facts), tensors.get("best")
         self.kept = self.run.step
         self.before = self.run.seconds
-        self.model.load_state_dict(tensors["weights"])
+        self._load(tensors["weights"])
         load_optimizer(self.stepper.optimizer, tensors["optimizer"])
         if self.stepper.guidance is not None and "guidance" in tensors:
             self.stepper.guidance.load(tensors["guidance"])
@@ -95,12 +99,14 @@ class Keeper:
         """
         if self.run.best_score is None or worth >= self.run.best_score:
             self.run.best_score, self.run.best_epoch = worth, self.run.epoch
-            self.best = {name: tensor.clone() for name, tensor in _named(self.model).items()}
+            self.best = {name: tensor.clone() for name, tensor in self._named().items()}
 
     def restore_best(self) -> None:
         """Put the best epoch's weights back into the model."""
         if self.best is not None:
-            self.model.load_state_dict(self.best)
+            self._load(self.best)
+        if self.shards is not None:
+            self.shards.leave()
 
     def log(self) -> None:
         """Write a line for each epoch."""
@@ -110,7 +116,7 @@ class Keeper:
 
     def save_if_due(self) -> None:
         """Write a checkpoint if the last one is old enough."""
-        if time.monotonic() - self.saved >= self.every:
+        if self._can_save() and self._is_due():
             self.save()
 
     def save(self) -> bool:
@@ -118,26 +124,57 @@ class Keeper:
 
         Not in the middle of an epoch that several processes record: each knows its own share of it.
         """
-        guidance = self.stepper.guidance
-        shared = guidance is not None and guidance.past is not None and self.run.batch > 0
-        if self.out is None or self.run.step == 0 or shared:
+        if self.out is None or not self._can_save():
             return False
+        if self.main or self.shards is not None:  # everybody is needed to put shards together
+            groups = self._groups()
         if self.main:
-            groups: dict[str, Mapping[str, Tensor]] = {
-                "weights": _named(self.model),
-                "optimizer": optimizer_tensors(self.stepper.optimizer),
-            }
-            if self.best is not None:
-                groups["best"] = self.best
-            if self.stepper.guidance is not None:
-                groups["guidance"] = self.stepper.guidance.tensors()
-            if self.averaged is not None and self.averaged.means:
-                groups["averaged"] = self.averaged.tensors()
             save_state(self.out / "checkpoints", self.run.step, groups, vars(self.run))
         self.saved, self.kept = time.monotonic(), self.run.step
         return True
 
+    def _can_save(self) -> bool:
+        guidance = self.stepper.guidance
+        shared = guidance is not None and guidance.past is not None and self.run.batch > 0
+        return not (self.out is None or self.run.step == 0 or shared)
 
-def _named(model: nn.Module) -> dict[str, Tensor]:
-    """Return the model's weights by name, tied ones under each of their names."""
-    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    def _is_due(self) -> bool:
+        due = time.monotonic() - self.saved >= self.every
+        # Clocks differ, and with shards nobody can save alone.
+        return due if self.shards is None else from_main(lambda: due)
+
+    def _groups(self) -> dict[str, Mapping[str, Tensor]]:
+        groups: dict[str, Mapping[str, Tensor]] = {
+            "weights": self._named(),
+            "optimizer": optimizer_tensors(self.stepper.optimizer),
+        }
+        if self.best is not None:
+            groups["best"] = self.best
+        if self.stepper.guidance is not None:
+            groups["guidance"] = self.stepper.guidance.tensors()
+        if self.averaged is not None and self.averaged.means:
+            groups["averaged"] = self.averaged.tensors()
+        if self.shards is None:
+            return groups
+        return {group: self._sharded(group, held, self.shards.whole) for group, held in groups.items()}
+
+    def _sharded(
+        self,
+        group: str,
+        held: Mapping[str, Tensor],
+        change: Callable[[str, Mapping[str, Tensor]], dict[str, Tensor]],
+    ) -> dict[str, Tensor]:
+        """Return a group put together from shards, or cut into them; what guides is not sharded."""
+        return dict(held) if group == "guidance" else change(group, held)
+
+    def _named(self) -> dict[str, Tensor]:
+        """Return the model's weights by name, tied ones under each of their names; of shards, this process's."""
+        if self.shards is not None:
+            return self.shards.named()
+        return {name: tensor.detach() for name, tensor in self.model.state_dict().items()}
+
+    def _load(self, weights: Mapping[str, Tensor]) -> None:
+        if self.shards is not None:
+            self.shards.load(weights)
+        else:
+            self.model.load_state_dict(weights)

@@ -12,7 +12,12 @@ from typing import Any, Literal, TypeVar
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_list, parse_flag_from_env
+from accelerate.utils import (
+    DistributedDataParallelKwargs,
+    broadcast_object_list,
+    parse_flag_from_env,
+    patch_environment,
+)
 from torch import nn
 
 from calmix.errors import InputError, TrainingError
@@ -26,6 +31,7 @@ __all__ = [
     "placed",
     "precision_for",
     "processes",
+    "sharding_asked",
     "share_statistics",
     "start_trackers",
     "unwrap",
@@ -35,8 +41,14 @@ __all__ = [
 Precision = Literal["auto", "fp32", "bf16"]
 T = TypeVar("T")
 
-# Ways of accelerate to have each process hold a part of the model, as its environment names them.
-_SHARDING = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
+# Ways of accelerate to have each process hold a part of the model that are not here, as its environment names them.
+_REFUSED = ("DEEPSPEED", "MEGATRON_LM", "TP")
+
+# What accelerate may be told about sharding that would silently be missed here, and what there is instead.
+_NOT_SHARDED = {
+    "FSDP_OFFLOAD_PARAMS": "--accumulate and --gradient-checkpointing save memory",
+    "FSDP_ACTIVATION_CHECKPOINTING": "--gradient-checkpointing does it",
+}
 
 # What a training step gains is less than what its matrix products gain.
 _WORTH_IT = 1.5
@@ -44,6 +56,8 @@ _WORTH_IT = 1.5
 
 def processes() -> PartialState:
     """Return where this process stands among those started with it."""
+    # transformers would otherwise load weights in the main process alone, as accelerate's own FSDP wants it.
+    os.environ.pop("FSDP_CPU_RAM_EFFICIENT_LOADING", None)
     return PartialState(cpu=_on_cpu())
 
 
@@ -81,21 +95,37 @@ def _tell(held: list[Any], state: PartialState) -> None:
 
 def accelerator_for(precision: str, track: Sequence[str], folder: Path) -> Accelerator:
     """Return an accelerator of this precision, whatever ran before in this process."""
-    sharding = next((name for name in _SHARDING if parse_flag_from_env(f"ACCELERATE_USE_{name}")), None)
-    if sharding is not None:
-        raise InputError(
-            f"accelerate was told to shard the model ({sharding}), but here every process holds all of it: "
-            "launch without; --accumulate and --gradient-checkpointing save memory"
-        )
+    _check_launch()
     # Its state is global and keeps the precision of the run before.
     AcceleratorState._reset_state()
-    return Accelerator(
-        cpu=_on_cpu(),
-        mixed_precision="bf16" if precision == "bf16" else "no",
-        log_with=list(track) or None,
-        project_dir=folder,
-        kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
-    )
+    # Weights are sharded here (see `Shards`), not by accelerate, which would wrap the optimiser too.
+    with patch_environment(ACCELERATE_USE_FSDP="false"):
+        return Accelerator(
+            cpu=_on_cpu(),
+            mixed_precision="bf16" if precision == "bf16" else "no",
+            log_with=list(track) or None,
+            project_dir=folder,
+            kwargs_handlers=[DistributedDataParallelKwargs(broadcast_buffers=False)],
+        )
+
+
+def sharding_asked() -> bool:
+    """Return whether accelerate was told to have each process hold a part of the weights."""
+    return bool(parse_flag_from_env("ACCELERATE_USE_FSDP"))
+
+
+def _check_launch() -> None:
+    """Refuse what accelerate was told to do with the model and is not done here."""
+    other = next((name for name in _REFUSED if parse_flag_from_env(f"ACCELERATE_USE_{name}")), None)
+    if other is not None:
+        raise InputError(
+            f"accelerate was told to spread the model by {other}, which is not done here: launch with --use_fsdp, "
+            "or without; --accumulate and --gradient-checkpointing save memory"
+        )
+    if sharding_asked():
+        for name, instead in _NOT_SHARDED.items():
+            if parse_flag_from_env(name):
+                raise InputError(f"accelerate was told {name}, which is not done here: launch without; {instead}")
 
 
 def precision_for(asked: Precision) -> str:

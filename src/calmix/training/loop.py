@@ -4,6 +4,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,9 +26,10 @@ from calmix.training.evaluating import json_safe
 from calmix.training.guiding import Guidance
 from calmix.training.interrupting import Interrupted, interrupts_held
 from calmix.training.keeping import Fit, Keeper
-from calmix.training.launching import placed, share_statistics, unwrap
-from calmix.training.optimising import OptimizerName, Schedule, learning_rate, optimizer_for
+from calmix.training.launching import share_statistics, unwrap
+from calmix.training.optimising import OptimizerName, Schedule, learning_rate
 from calmix.training.selecting import Selection, dev_figures, joint, score
+from calmix.training.sharding import trainable
 from calmix.training.stepping import Stepper
 
 __all__ = ["Progress", "epoch_entry", "fit", "predict_everywhere"]
@@ -83,8 +85,19 @@ def fit(
     and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first. With `average`,
     what is measured and kept at each epoch's end are the weights averaged over about that share of the run.
     """
-    updates = optimizer_for(optimizer, placed(model, accelerator).parameters(), lr=lr, weight_decay=weight_decay)
-    stepper = Stepper(model, data, recipe, accelerator, updates, fill=fill, seed=seed, clip=clip, guidance=guidance)
+    trained, updates, shards = trainable(model, accelerator, optimizer, lr=lr, weight_decay=weight_decay)
+    stepper = Stepper(
+        trained,
+        data,
+        recipe,
+        accelerator,
+        updates,
+        fill=fill,
+        seed=seed,
+        clip=clip,
+        guidance=guidance,
+        shards=shards,
+    )
     layout = partial(
         epoch_steps,
         data,
@@ -99,8 +112,8 @@ def fit(
     cuts = read_cuts(out, accumulate=accumulate, batch_size=batch_size)
     steps = epochs * per_epoch
     rate_at = partial(learning_rate, steps=steps, peak=lr, warmup=warmup, schedule=schedule)
-    averaged = Averaged([model], average, steps)
-    keeper = Keeper(model, stepper, out, minutes=checkpoint_minutes, averaged=averaged)
+    averaged = Averaged([trained], average, steps)
+    keeper = Keeper(model, stepper, out, minutes=checkpoint_minutes, averaged=averaged, shards=shards)
     keeper.resume()
     run, polled = keeper.run, time.monotonic()
 
@@ -119,7 +132,7 @@ def fit(
             while run.epoch < epochs:
                 if run.batch == 0:
                     guidance.begin_epoch(run.epoch)
-                model.train()
+                trained.train()
                 batches = list(layout(run.epoch, accumulate=cuts.of_epoch(run.step - run.batch)))
                 # As far as can be told: epochs may become shorter or longer as regions are renewed.
                 steps = run.step - run.batch + (epochs - run.epoch) * len(batches)
@@ -141,7 +154,7 @@ def fit(
                 poll()
                 settled = False
                 share_statistics(model, accelerator)
-                with averaged.in_place():
+                with averaged.in_place(), nullcontext() if shards is None else shards.put_together():
                     keeper.judge(_end_of_epoch(keeper, dev, accelerator, select))
                 settled = True
                 keeper.log()

@@ -29,7 +29,6 @@ from calmix.training.launching import (
     accelerator_for,
     check_trackers,
     from_main,
-    placed,
     precision_for,
     start_trackers,
 )
@@ -37,11 +36,12 @@ from calmix.training.loop import Progress
 from calmix.training.mapping import Known, check_guided, known_dynamics, map_notes, write_map
 from calmix.training.naming import recipe_name
 from calmix.training.networks import load_network
-from calmix.training.optimising import OptimizerName, Schedule, check_hyper, optimizer_for
+from calmix.training.optimising import OptimizerName, Schedule, check_hyper
 from calmix.training.preparing import ClassWeights, Sets, Source, class_weights_of, prepare_sets
 from calmix.training.rehearsing import rehearse
 from calmix.training.reusing import reused
 from calmix.training.selecting import Selection
+from calmix.training.sharding import trainable
 from calmix.training.stepping import Stepper
 from calmix.training.teachers import Teacher, lesson_of, load_teachers, rehearsed_lesson
 
@@ -385,13 +385,13 @@ def _rehearsed(
     two_runs: bool,
     given: Mapping[str, Signal],
 ) -> dict[str, Any]:
-    weights = placed(network, accelerator).parameters()
-    optimizer = optimizer_for(hyper["optimizer"], weights, lr=hyper["lr"], weight_decay=hyper["weight_decay"])
+    rates = {name: hyper[name] for name in ("lr", "weight_decay")}
+    trained, optimizer, shards = trainable(network, accelerator, hyper["optimizer"], **rates)
     data = data.to(accelerator.device)
     # Recipes guided by dynamics are plain without; what a teacher says is not to be done without.
     guidance = Guidance(recipe, network, data, accelerator, given=given) if given else None
     stepper = Stepper(
-        network,
+        trained,
         data,
         recipe,
         accelerator,
@@ -400,6 +400,7 @@ def _rehearsed(
         seed=hyper["seed"],
         clip=hyper["clip"],
         guidance=guidance,
+        shards=shards,
     )
     cost = rehearse(stepper, **{name: hyper[name] for name in ("epochs", "batch_size", "accumulate", "seed")})
     runs = 2 if two_runs else 1  # the plain run before it takes as much again

@@ -19,6 +19,7 @@ from calmix.training.guiding import Guidance
 from calmix.training.launching import wrap
 from calmix.training.lowering import Lowered
 from calmix.training.optimising import gradient_norms, lay_out_gradients, set_learning_rate, update_unless_bad
+from calmix.training.sharding import Shards
 
 __all__ = ["Stepper"]
 
@@ -32,6 +33,8 @@ class Stepper:
     With `beside`, the models and optimisers of further runs of the same kind, all are trained side by side. Each
     part then has the rows of all of them, one after the other, counted on from run to run: row i of the second run
     of n samples is n + i.
+
+    With `shards`, `model` is theirs, and the optimiser has their parts of the weights.
     """
 
     def __init__(
@@ -48,12 +51,13 @@ class Stepper:
         guidance: Guidance | None = None,
         capture: bool = True,
         beside: Sequence[tuple[nn.Module, torch.optim.Optimizer]] = (),
+        shards: Shards | None = None,
     ) -> None:
         device = accelerator.device
         self.model, self.data, self.recipe, self.accelerator = model, data, recipe, accelerator
         self.optimizer, self.fill, self.seed, self.clip = optimizer, fill, seed, clip or float("inf")
         self.optimizers = [optimizer, *(other for _, other in beside)]
-        self.guidance = guidance
+        self.guidance, self.shards = guidance, shards
         self.channels_last = reads_pixels(model)
         self.parts, self.variants = anatomy(model), recipe.variants(model)
         self.runs = len(self.optimizers)
@@ -64,7 +68,7 @@ class Stepper:
         if beside or (alone and half):
             dtype = torch.bfloat16 if half else torch.float32
             self.lowered = Lowered([model, *(other for other, _ in beside)], dtype=dtype, branch=self.branch)
-        self.wrapped: Any = self.lowered or wrap(model, accelerator)
+        self.wrapped: Any = self.lowered or shards or wrap(model, accelerator)
         self.generator = torch.Generator(device)
         # Summed over the whole epoch, in one order, however often it is read: a resumed run logs the same bits.
         exact = torch.float32 if device.type == "mps" else torch.float64
@@ -101,7 +105,7 @@ class Stepper:
         for index, part in enumerate(parts):
             self.data.stage(part)
             self._seed(number, index)
-            with nullcontext() if part.last or self.lowered else self.accelerator.no_sync(self.wrapped):
+            with nullcontext() if part.last or self.lowered or self.shards else self.accelerator.no_sync(self.wrapped):
                 self._gradient(part.rows, part, variant, first=index == 0)
         self._update()
 
@@ -148,9 +152,13 @@ class Stepper:
         self.branch.join()
         if self.lowered is not None:
             self.lowered.hand_over()
+        elif self.shards is not None:
+            self.shards.hand_over()
         elif self.channels_last:
             lay_out_gradients(self.optimizers)
         norms = gradient_norms(self.optimizers)
+        if self.shards is not None:
+            norms = self.shards.total(norms)
         failed = update_unless_bad(self.optimizers, norms, clip=self.clip)
         self.bad.copy_(torch.where((failed > 0) & (self.bad < 0), self.number, self.bad))
         for optimizer in self.optimizers:
