@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calmix.errors import InputError
 
-__all__ = ["FEW", "Array", "Chunk", "checked_chunks", "checked_logits", "complain", "like", "pair", "tensor"]
+__all__ = ["FEW", "Array", "Chunk", "checked_chunks", "checked_logits", "like", "pair", "tensor"]
 
 Array: TypeAlias = np.ndarray[Any, Any] | Tensor
 
@@ -102,7 +102,7 @@ def checked_chunks(probs: Array, labels: Array, *, soft: bool = False) -> Iterat
             low, high = torch.aminmax(wanted)
             fine = fine & (low >= 0) & (high < p.shape[1])
         if not bool(fine):
-            complain(start, chunk, wanted)
+            _complain(start, chunk, wanted)
         yield Chunk(start, chunk, wanted)
 
 
@@ -132,15 +132,13 @@ def tolerance(p: Tensor) -> float:
     return 1e-3 if p.dtype in (torch.float32, torch.float64) else 1e-2
 
 
-def complain(start: int, p: Tensor, y: Tensor) -> None:
-    """Raise the error for the first bad row of a chunk, if it has one."""
+def _complain(start: int, p: Tensor, y: Tensor) -> None:
+    """Raise the error for the first bad row of a chunk that has one."""
     _complain_probs("probs", start, p)
     if y.ndim == 2:
         _complain_probs("labels", start, y)
         return
     bad = ((y < 0) | (y >= p.shape[1])).nonzero()
-    if not len(bad):
-        return
     row = int(bad[0, 0])
     raise InputError(f"labels[{start + row}] is {int(y[row])}; labels must lie in 0 … {p.shape[1] - 1}")
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from calmix.calibration.checks import FEW, Array, Chunk, checked_chunks, pair
-from calmix.calibration.wide import is_wide, tops
+from calmix.calibration.checks import FEW, Array, Chunk, checked_chunks
 from calmix.errors import InputError
 
 __all__ = ["confidences", "first_largest", "stream"]
@@ -18,11 +17,10 @@ def stream(probs: Array, labels: Array, positive_class: int | None) -> Iterator[
     Top label (`positive_class=None`): the largest probability, and whether its class (the first one among
     equals) is the label. Positive class: that class's probability, and whether it is the label.
     """
-    if positive_class is None:
-        p, y = pair(probs, labels)
-        yield from tops(p, y) if is_wide(p) else map(_top, checked_chunks(p, y))
-        return
     for chunk in checked_chunks(probs, labels):
+        if positive_class is None:
+            yield _top(chunk)
+            continue
         classes = chunk.probs.shape[1]
         if not 0 <= positive_class < classes:
             raise InputError(f"positive_class is {positive_class}; it must lie in 0 … {classes - 1}")
