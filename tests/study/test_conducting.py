@@ -108,3 +108,72 @@ def test_word_vectors_are_looked_for_in_the_data_folder(written: Any, data: Path
     assert str(data) not in (tmp_path / "out" / "study.json").read_text()
     with pytest.raises(InputError, match="no such file of word vectors"):
         prepare(Order(order.study_file, tmp_path / "other", data=data, models=("sentence-cnn:none.txt",)))
+
+
+NAMED = """
+[[method]]
+recipe = "erm"
+
+[[method]]
+recipe = "tdmixup"
+
+[[method]]
+name = "student"
+recipe = "distil"
+teacher = "erm"
+teacher_model = "large"
+"""
+
+
+@pytest.fixture
+def named(written: Any) -> Path:
+    """A study that calls its models by names that mean nothing here."""
+    file: Path = written(NAMED, head='seeds = 1\nmap_model = "base"')
+    text = file.read_text()
+    file.write_text('models = ["base"]\n' + text.split("\n", 1)[1])
+    return file
+
+
+def test_models_that_a_study_names_are_found_where_one_says(
+    named: Path, checkpoint: Any, data: Path, tmp_path: Path
+) -> None:
+    places = (f"base={checkpoint('bert')}", f"large={checkpoint('distilbert')}")
+    prepared = prepare(Order(named, tmp_path / "out", data=data, models=places))
+    assert {spec.model for spec in prepared.plan.runs.values()} == {"base", "large"}
+    assert prepared.plan.study.models == ("base",)
+    assert conduct(prepared).failed == 0
+    assert {row["model"] for row in outcome(prepared).rows} == {"base"}
+    kinds = {
+        spec.model: (prepared.storage.folder(key) / "model" / "config.json").read_text()
+        for key, spec in prepared.plan.runs.items()
+    }
+    assert '"distilbert"' in kinds["large"]
+    assert '"distilbert"' not in kinds["base"]
+    again = prepare(prepared.order)  # as another process would
+    assert set(again.plan.runs) == set(prepared.plan.runs)
+
+
+def test_models_given_instead_leave_the_map_and_the_teachers(
+    named: Path, checkpoint: Any, data: Path, tmp_path: Path
+) -> None:
+    places = (str(checkpoint("roberta")), f"base={checkpoint('bert')}", f"large={checkpoint('distilbert')}")
+    prepared = prepare(Order(named, tmp_path / "out", data=data, models=places))
+    assert prepared.plan.study.models == (str(checkpoint("roberta")),)
+    guided = next(spec for spec in prepared.plan.runs.values() if spec.recipe == "tdmixup")
+    assert guided.needs["dynamics"].model == "base"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("bose=here",), r"--model bose=here: the study has no model 'bose'; did you mean 'base'\? \(it has: base"),
+        (("=here",), r"--model =here: the study has no model ''"),
+        (("base=",), r"--model base=: says no place"),
+        (("base=one", "base=two"), r"--model base=two: and one are two places"),
+    ],
+)
+def test_a_place_that_means_nothing_is_refused(
+    named: Path, data: Path, tmp_path: Path, given: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        prepare(Order(named, tmp_path / "out", data=data, models=given))

@@ -36,7 +36,11 @@ def study(
         Path | None, typer.Option(help="Folder for the runs, which several studies may share. Default: OUT/runs.")
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="Folder or hub name of an encoder, instead of the study's. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="Folder or hub name of an encoder, instead of the study's; NAME=FOLDER says where a model is that the "
+            "study calls NAME. Repeatable."
+        ),
     ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Begin no run after so many minutes.", rich_help_panel=_WHERE)

@@ -92,6 +92,12 @@ class Study:
         """Return the row of this name."""
         return next(method for method in self.methods if method.name == name)
 
+    @property
+    def other_models(self) -> tuple[str, ...]:
+        """The models that map and teach for others."""
+        named = (self.map_model, *(method.teacher_model for method in self.methods))
+        return tuple(dict.fromkeys(name for name in named if name))
+
 
 def read_study(path: Path) -> Study:
     """Return the study in a TOML file; whatever is wrong with it is one `InputError`."""

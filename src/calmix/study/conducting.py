@@ -2,16 +2,17 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from calmix.data.origin import closest
 from calmix.errors import InputError
 from calmix.report.figures import save_figure
 from calmix.report.methods import draw_methods, prepare_methods
-from calmix.study.asking import read_study
+from calmix.study.asking import Study, read_study
 from calmix.study.collecting import collect
 from calmix.study.grid import Library, Plan, make_plan
 from calmix.study.tabulating import Table, tabulate
@@ -42,7 +43,7 @@ class Order:
     data: Path | None = None
     """The folder with the tasks' files; without it they are looked for beside the study and where CALMIX_DATA says."""
     models: tuple[str, ...] = ()
-    """Models to take instead of those in the file."""
+    """Models to take instead of those in the file; `NAME=PLACE` says where one that is named there is found."""
     folders: tuple[Path | None, ...] = ()
     """Where files are looked for, once that has been found out."""
 
@@ -73,10 +74,10 @@ def data_folders(given: Path | None, beside: Path) -> tuple[Path | None, ...]:
 def prepare(order: Order) -> Prepared:
     """Return a study with every run planned: what is wrong with it, or missing, is told here."""
     study = read_study(order.study_file)
-    if order.models:
-        study = replace(study, models=tuple(dict.fromkeys(order.models)))
+    models, places = _models_and_places(order.models, study)
+    study = replace(study, models=models or study.models)
     folders = order.folders or data_folders(order.data, order.study_file.parent)
-    library = Library(study.tasks, folders, str(order.study_file))
+    library = Library(study.tasks, folders, str(order.study_file), places)
     plan = make_plan(study, library)
     # Other processes may work elsewhere.
     whole = replace(
@@ -85,10 +86,38 @@ def prepare(order: Order) -> Prepared:
         out=order.out.absolute(),
         runs=None if order.runs is None else order.runs.absolute(),
         data=None if order.data is None else order.data.absolute(),
-        models=tuple(str(Path(name).absolute()) if Path(name).is_dir() else name for name in order.models),
+        models=(*map(_absolute, models), *(f"{name}={_absolute(place)}" for name, place in places.items())),
         folders=folders,
     )
     return Prepared(whole, plan, library, Storage(order.runs or order.out / "runs"))
+
+
+def _models_and_places(given: Sequence[str], study: Study) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the models to take instead of the study's, and where those that are known by a name are found."""
+    named = [value for value in given if "=" in value and not _is_there(value)]
+    models = tuple(dict.fromkeys(value for value in given if value not in named))
+    known = [*dict.fromkeys((*(models or study.models), *study.other_models))]
+    places: dict[str, str] = {}
+    for value in named:
+        name, _, place = value.partition("=")
+        if name not in known:
+            raise InputError(
+                f"--model {value}: the study has no model {name!r}{closest(name, known)} (it has: {', '.join(known)})"
+            )
+        if not place or places.get(name, place) != place:
+            wrong = f"and {places[name]} are two places; give one" if place else "says no place"
+            raise InputError(f"--model {value}: {wrong}")
+        places[name] = place
+    return models, places
+
+
+def _is_there(model: str) -> bool:
+    """Return whether it is a folder, or names a file of word vectors."""
+    return Path(model.partition(":")[2] or model).exists()
+
+
+def _absolute(model: str) -> str:
+    return str(Path(model).absolute()) if Path(model).is_dir() else model
 
 
 def conduct(

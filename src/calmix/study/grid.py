@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -101,10 +102,20 @@ class Plan:
 
 
 class Library:
-    """The data of a study's tasks, read once: from the first folder that has it; None among them is the hub."""
+    """The data of a study's tasks, read once: from the first folder that has it; None among them is the hub.
 
-    def __init__(self, tasks: Sequence[Task], folders: Sequence[Path | None], where: str) -> None:
+    `places` says where models are that are known by a name.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        folders: Sequence[Path | None],
+        where: str,
+        places: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.tasks, self.folders, self.where = {task.name: task for task in tasks}, tuple(folders), where
+        self.places = places
         self._read: dict[str, TaskSets] = {}
         self._drawn: dict[tuple[str, int], Examples] = {}
 
@@ -124,6 +135,7 @@ class Library:
 
     def model(self, name: str) -> str:
         """Return what a model is loaded by: a sentence CNN's word vectors may lie where the data is."""
+        name = self.places.get(name, name)
         kind, _, file = name.partition(":")
         if not file or not is_sentence_cnn(name) or Path(file).exists():
             return name
@@ -194,8 +206,8 @@ class _Planner:
 
     def __init__(self, study: Study, library: Library) -> None:
         self.study, self.library = study, library
-        others = {study.map_model, *(method.teacher_model for method in study.methods)} - {""}
-        self.models = {name: identity(resolve(library.model(name))) for name in {*study.models, *others}}
+        named = dict.fromkeys((*study.models, *study.other_models))
+        self.models = {name: identity(resolve(library.model(name))) for name in named}
 
     def spec(self, method: Method, task: Task, model: str, settings: Mapping[str, Any], seed: int) -> Spec:
         """Return the run of a method on a task."""
