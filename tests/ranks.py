@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import Any
 
 
-def together(world: int, work: Callable[[], Any]) -> list[Any]:
-    """Return what `work` returns in each of so many processes; what goes wrong in one is an AssertionError here."""
+def free_port() -> int:
+    """Return a port nobody listens on: fixed ones would meet those of other tests on the same machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def together(world: int, work: Callable[[], Any]) -> list[Any]:
+    """Return what `work` returns in each of so many processes; what goes wrong in one is an AssertionError here."""
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         children = []
         for rank in range(world):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ranks import free_port
 
 
 @pytest.fixture
@@ -186,14 +187,14 @@ def test_control_characters_in_labels_stay_text(calmix: Any, checkpoint: Any, pl
 def test_two_processes_print_once(words: Any, place: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", "--master-port"]
 
-    def launched(port: int, *more: str) -> "subprocess.CompletedProcess[str]":
-        command = [*launcher, str(port), str(Path(sys.executable).with_name("calmix")), *map(str, words), *more]
+    def launched(*more: str) -> "subprocess.CompletedProcess[str]":
+        command = [*launcher, str(free_port()), str(Path(sys.executable).with_name("calmix")), *map(str, words), *more]
         return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
-    done = launched(29621, "--out", "run", "--json")
+    done = launched("--out", "run", "--json")
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout)["folder"] == "run"
-    again = launched(29622, "--out", "run", "--json")
+    again = launched("--out", "run", "--json")
     assert again.returncode != 0
     assert again.stdout == ""
     assert again.stderr.count("calmix: run: holds this very run, finished") == 1

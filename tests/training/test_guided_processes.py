@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tiny
 from accelerate import PartialState
+from ranks import free_port
 from runs import assert_same_dynamics, recorded
 
 import calmix
@@ -40,7 +41,7 @@ def run_all(model: Path, out: Path) -> None:
 @pytest.mark.slow
 def test_two_processes_record_what_one_does(calm: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PLACES), "ACCELERATE_USE_CPU": "true"}
-    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29631"]
+    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
     command = [sys.executable, "-m", *launcher, __file__, str(calm), str(tmp_path / "two")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

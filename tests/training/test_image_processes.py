@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+from ranks import free_port
 from runs import recorded
 
 import calmix
@@ -38,7 +39,7 @@ def test_two_processes_train_on_images_as_one_does(tmp_path: Path) -> None:
     for name in ("vit", "convnet"):
         tiny.build_image(name, tmp_path / "models" / name)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PLACES), "ACCELERATE_USE_CPU": "true"}
-    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29671"]
+    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
     command = [sys.executable, "-m", *launcher, __file__, str(tmp_path / "models"), str(tmp_path / "two")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -13,14 +13,24 @@ import pytest
 import tiny
 import torch
 from accelerate import Accelerator, PartialState
+from ranks import free_port
 from safetensors.torch import load_file
+from torch.distributed import TCPStore
 
 import calmix
 from calmix.errors import InputError
 from calmix.mixing import RECIPES
 from calmix.models import load
 from calmix.training import Progress, loop, train
-from calmix.training.launching import _gain_of_bf16, accelerator_for, check_trackers, from_main, precision_for, unwrap
+from calmix.training.launching import (
+    _gain_of_bf16,
+    _meeting,
+    accelerator_for,
+    check_trackers,
+    from_main,
+    precision_for,
+    unwrap,
+)
 
 # 27 rows in batches of 8 end in one of 3, 25 in one of 1: fewer rows than processes.
 RUNS: list[dict[str, Any]] = [
@@ -64,7 +74,7 @@ def run_until(calm: Path, out: Path, step: int) -> None:
     train(options.pop("train"), out=out, on_progress=fail, **options)
 
 
-def launched(calm: Path, out: Path, *words: str, port: int) -> "subprocess.CompletedProcess[str]":
+def launched(calm: Path, out: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     """Start this very file in two processes."""
     environment = {
         **os.environ,
@@ -74,14 +84,14 @@ def launched(calm: Path, out: Path, *words: str, port: int) -> "subprocess.Compl
         "MASTER_ADDR": "127.0.0.1",
         "ACCELERATE_USE_CPU": "true",
     }
-    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
+    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
     command = [sys.executable, "-m", *launcher, __file__, str(calm), str(out), *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
 
 
 @pytest.mark.slow
 def test_two_processes_give_the_weights_and_predictions_of_one(calm: Path, tmp_path: Path) -> None:
-    done = launched(calm, tmp_path / "two", port=29611)
+    done = launched(calm, tmp_path / "two")
     assert done.returncode == 0, done.stderr[-3000:]
     alone = run_all(calm, tmp_path / "one")
     reported = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("two-process-*.json"))]
@@ -110,11 +120,11 @@ def test_two_processes_give_the_weights_and_predictions_of_one(calm: Path, tmp_p
 
 @pytest.mark.slow
 def test_two_processes_that_were_killed_go_on_to_the_same_weights(calm: Path, tmp_path: Path) -> None:
-    done = launched(calm, tmp_path / "whole", "0", port=29614)
+    done = launched(calm, tmp_path / "whole", "0")
     assert done.returncode == 0, done.stderr[-6000:]
-    assert launched(calm, tmp_path / "run", "10", port=29615).returncode != 0
+    assert launched(calm, tmp_path / "run", "10").returncode != 0
     assert (tmp_path / "run" / "checkpoints" / "step-00000008").is_dir()
-    done = launched(calm, tmp_path / "run", "0", port=29616)
+    done = launched(calm, tmp_path / "run", "0")
     assert done.returncode == 0, done.stderr[-3000:]
     for name in ("model/model.safetensors", "predictions-dev.parquet"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
@@ -124,10 +134,28 @@ def test_two_processes_that_were_killed_go_on_to_the_same_weights(calm: Path, tm
 def test_what_is_wrong_ends_every_process_at_once(calm: Path, tmp_path: Path) -> None:
     (tmp_path / "two" / "0").mkdir(parents=True)
     (tmp_path / "two" / "0" / "thesis.tex").write_text("")
-    done = launched(calm, tmp_path / "two", port=29613)
+    done = launched(calm, tmp_path / "two")
     assert done.returncode != 0
     assert done.stderr.count("is not empty and holds no run of ours") >= 1
     assert [p.name for p in (tmp_path / "two" / "0").iterdir()] == ["thesis.tex"]
+
+
+def test_processes_that_were_started_again_do_not_find_the_addresses_of_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = TCPStore("127.0.0.1", 0, 1, is_master=True)  # as torchrun keeps one over all attempts
+    kept.set("0", "where nobody is")
+    told = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0", "RANK": "0", "WORLD_SIZE": "1"}
+    for name, value in {**told, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(kept.port)}.items():
+        monkeypatch.setenv(name, value)
+    assert _meeting() == {}
+    for attempt in ("1", "2"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        place = _meeting()
+        assert (place["rank"], place["world_size"]) == (0, 1)
+        assert not place["store"].check(["0"])
+        place["store"].set("0", "here")
+        assert _meeting()["store"].get("0") == b"here"  # as another process of the same attempt finds it
 
 
 def test_alone_what_main_makes_is_what_is_made() -> None:

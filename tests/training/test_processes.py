@@ -15,7 +15,7 @@ import pytest
 import tiny
 import torch
 from accelerate import Accelerator
-from ranks import together
+from ranks import free_port, together
 from runs import assert_same_dynamics, recorded, weights
 
 import calmix
@@ -178,17 +178,16 @@ def recipe() -> Recipe:
 """
 
 
-def launched(*words: str, folder: Path, port: int, **more: str) -> "subprocess.CompletedProcess[str]":
+def launched(*words: str, folder: Path, **more: str) -> "subprocess.CompletedProcess[str]":
+    """Start a launcher; where its words say PORT, a free one is put."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(calmix.__file__).parents[1]),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
         "ACCELERATE_USE_CPU": "true",
         **more,
     }
     return subprocess.run(
-        [sys.executable, "-m", *words],
+        [sys.executable, "-m", *(word.replace("PORT", str(free_port())) for word in words)],
         capture_output=True,
         text=True,
         timeout=300,
@@ -214,29 +213,29 @@ def command(calm: Path, tmp_path: Path) -> list[str]:
 def test_a_lost_process_is_started_again_and_the_run_goes_on_to_the_same_result(
     command: list[str], tmp_path: Path
 ) -> None:
-    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--master-port"]
-    done = launched(*launcher, "29641", "-m", *command, "lost", folder=tmp_path, port=29641)
+    # With a fixed port, torchrun's store lives on and still has the addresses of the first attempt.
+    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--master-port", "PORT", "-m"]
+    done = launched(*launcher, *command, "lost", folder=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "died").exists()
-    done = launched(*launcher, "29642", "-m", *command, "whole", folder=tmp_path, port=29642)
+    done = launched(*launcher, *command, "whole", folder=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     for name in ("model/model.safetensors", "predictions-dev.parquet", "datamap.parquet"):
         assert (tmp_path / "lost" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "sharded", "port"), [("--multi_gpu", "false", 29643), ("--use_fsdp", "true", 29647)])
+@pytest.mark.parametrize(("way", "sharded"), [("--multi_gpu", "false"), ("--use_fsdp", "true")])
 def test_accelerate_starts_processes_that_come_to_the_result_of_torchruns(
-    command: list[str], tmp_path: Path, way: str, sharded: str, port: int
+    command: list[str], tmp_path: Path, way: str, sharded: str
 ) -> None:
     (tmp_path / "died").write_text("")
     launcher = ["accelerate.commands.launch", way, "--num_processes", "2", "--num_machines", "1"]
-    launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port"]
-    done = launched(*launcher, str(port), "-m", *command, "accelerate", folder=tmp_path, port=port)
+    launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "PORT"]
+    done = launched(*launcher, "-m", *command, "accelerate", folder=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
-    asked = {"ACCELERATE_USE_FSDP": sharded}
-    done = launched(*torchrun, str(port + 1), "-m", *command, "torchrun", folder=tmp_path, port=port + 1, **asked)
+    torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", "PORT", "-m"]
+    done = launched(*torchrun, *command, "torchrun", folder=tmp_path, ACCELERATE_USE_FSDP=sharded)
     assert done.returncode == 0, done.stderr[-3000:]
     for name in ("model/model.safetensors", "predictions-dev.parquet", "datamap.parquet"):
         assert (tmp_path / "accelerate" / name).read_bytes() == (tmp_path / "torchrun" / name).read_bytes()

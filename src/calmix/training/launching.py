@@ -58,7 +58,24 @@ def processes() -> PartialState:
     """Return where this process stands among those started with it."""
     # transformers would otherwise load weights in the main process alone, as accelerate's own FSDP wants it.
     os.environ.pop("FSDP_CPU_RAM_EFFICIENT_LOADING", None)
-    return PartialState(cpu=_on_cpu())
+    return PartialState(cpu=_on_cpu(), **_meeting())
+
+
+def _meeting() -> dict[str, Any]:
+    """Return where processes that torchrun has started again find each other; empty: where torch would have them.
+
+    torchrun's store outlives a restart (unless its rendezvous is c10d) and still has the addresses of those who died:
+    whoever reads them before they are written anew calls where nobody is. So every attempt has keys of its own.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if attempt == "0" or not shared or torch.distributed.is_initialized():
+        return {}
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, is_master=False)
+    return {"store": PrefixStore(f"calmix-{attempt}", store), "rank": rank, "world_size": world}
 
 
 def _on_cpu() -> bool:
