@@ -124,7 +124,11 @@ def table(known: dict[str, Any]) -> str:
     """Return the tables of the page."""
     kinds = {"changes": "before a change of a file", "moments": "at a random moment", "sizes": "amid a file"}
     kinds["disks"] = "disk too small"
-    how = f"in one run ({known['minutes']} minutes of a processor)" if known["whole"] else "put together from several runs"
+    how = (
+        f"in one run ({known['minutes']} minutes of a processor)"
+        if known["whole"]
+        else "put together from several runs"
+    )
     lines = [f"Made on {known['when']} by `python tools/reliability_page.py`, {how}.", ""]
     lines += ["| command | " + " | ".join(kinds.values()) + " |", "| --- " * (1 + len(kinds)) + "|"]
     for name, found in known["commands"].items():
