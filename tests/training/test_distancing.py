@@ -14,15 +14,26 @@ import calmix
 from calmix.data import read_table
 from calmix.models import Classifier, encode, load_trained, predict_logits
 from calmix.training import train
-from calmix.training.distancing import _whitening, _with_distances, fitted_slope, what_is_said
+from calmix.training.distancing import (
+    _whitening,
+    _with_distances,
+    fitted_slope,
+    knows_something,
+    what_is_said,
+)
 
 
-def said_by(folder: Path, rows: int = 300, held: int = 120, kind: str = "text", slope: float = 0.2) -> tuple[Any, ...]:
-    """Return a model, its packs, and what it says about dev and test."""
+def said_by(
+    folder: Path, rows: int = 300, held: int = 120, kind: str = "text", slope: float = 0.2, *, right: bool = True
+) -> tuple[Any, ...]:
+    """Return a model, its packs, and what it says about dev, where it is always right or hardly ever, and test."""
     model, tokenizer = load_trained(folder)
     sets = {"train": tiny.examples(rows, kind=kind), "dev": tiny.examples(held, kind=kind, seed=1)}
     sets["test"] = tiny.examples(30, kind=kind, seed=2)
     packed = {name: encode(examples, tokenizer, max_length=tiny.POSITIONS) for name, examples in sets.items()}
+    if right:
+        winners = predict_logits(model, packed["dev"]).argmax(1)
+        sets["dev"] = replace(sets["dev"], labels=winners)
     return model, packed, what_is_said(model, packed, sets, Accelerator(cpu=True), slope=slope, seed=0)
 
 
@@ -62,6 +73,37 @@ def test_too_little_data_or_no_wish_is_no_correction(checkpoint: Any, rows: int,
     assert bool(said.notes) == (slope > 0)
 
 
+@pytest.mark.parametrize("kind", ["text", "choices"])
+def test_a_model_that_only_guesses_has_the_temperature_alone_and_says_so(checkpoint: Any, kind: str) -> None:
+    model, packed, said = said_by(checkpoint("bert", choices=kind == "choices"), kind=kind, right=False)
+    assert said.cooling is None
+    assert said.cooled is said.raw
+    assert ["guessing" in note for note in said.notes] == [True]
+    np.testing.assert_allclose(said.raw["test"], predict_logits(model, packed["test"]), atol=1e-5)
+
+
+def test_knowing_is_judged_by_what_the_rows_can_tell() -> None:
+    rng = np.random.default_rng(0)
+    labels = (rng.random(4000) < 0.3).astype(np.int64)
+    # Log-odds that lean to the truth by 0.2 on average, and spread as such log-odds must.
+    weak = rng.normal(np.where(labels == 1, 0.2, -0.2), 0.4**0.5) + np.log(0.3 / 0.7)
+    logits = np.stack([np.zeros(4000), weak], 1).astype(np.float32)
+    assert knows_something(logits, labels)
+    assert not knows_something(logits[:50], labels[:50])
+    # The more frequent class for all is right in seven of ten, and knows nothing.
+    assert not knows_something(np.tile(np.float32([[1, 0]]), (4000, 1)), labels)
+
+
+def test_of_choices_all_are_as_likely_and_those_that_are_not_there_do_not_count() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 400)
+    logits = np.full((400, 3), -np.inf, np.float32)
+    logits[:, :2] = rng.normal(size=(400, 2))
+    assert not knows_something(logits, labels, choices=True)
+    logits[np.arange(400), labels] += 1
+    assert knows_something(logits, labels, choices=True)
+
+
 def test_dev_data_move_the_slope_but_not_far() -> None:
     rng = np.random.default_rng(0)
     far, labels = rng.normal(size=4000), rng.integers(0, 2, 4000)
@@ -82,7 +124,7 @@ def test_dev_data_move_the_slope_but_not_far() -> None:
 
 def run(model: Path, out: Path, *, rows: int = 200, held: int = 110) -> Any:
     sets = {"dev": tiny.examples(held, seed=1), "test": tiny.examples(12, seed=2)}
-    return train(tiny.examples(rows), model=model, recipe="auto", out=out, epochs=1, lr=1e-3, **sets)
+    return train(tiny.examples(rows), model=model, recipe="auto", out=out, epochs=4, lr=5e-3, **sets)
 
 
 def test_a_run_says_that_it_is_less_sure_far_away_and_its_model_is(checkpoint: Any, tmp_path: Path) -> None:

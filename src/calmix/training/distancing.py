@@ -15,12 +15,14 @@ from calmix.models import Cooling, Packed, Pixels, head_of, predict_logits
 from calmix.models.cooling import NEAREST_AND_FARTHEST, rewriting_logits
 from calmix.training.loop import predict_everywhere
 
-__all__ = ["Logits", "fitted_slope", "reference_for", "what_is_said"]
+__all__ = ["Logits", "fitted_slope", "knows_something", "reference_for", "what_is_said"]
 
 # Sequences of the training data that its shape is told from.
 _REFERENCE = 4000
 # With fewer dev rows, what is usual is not known well enough to call anything far.
 _LEAST_DEV = 100
+# Standard errors by which a network must beat guessing on dev before what it calls far is worth listening to.
+_ERRORS = 3.0
 # How much the slope may leave what it is expected to be, and how many dev rows at most have a say in it: in domain
 # alone, ever more rows would ask for ever more, which is too much out of domain.
 _SPREAD, _HEARD = 0.05, 1000
@@ -57,6 +59,10 @@ def what_is_said(
     start = reference_for(network, packed["train"], sets["train"].labels, seed=seed)
     both = {name: _with_distances(network, packed[name], start, accelerator) for name in judged}
     logits, far = both["dev"]
+    if not knows_something(logits, sets["dev"].labels, choices=sets["dev"].kind == "choices"):
+        raw = {name: logits for name, (logits, _) in both.items()}
+        note = "on dev the model is hardly better than guessing: the temperature alone corrects confidence"
+        return Logits(raw, raw, notes=[note])
     usual = (float(far.mean()), float(max(far.std(), 1e-6)))
     fitted = fitted_slope(logits, (far - usual[0]) / usual[1], sets["dev"].labels, expected=slope)
     cooling = replace(start, slope=fitted, usual=usual)
@@ -97,6 +103,17 @@ def fitted_slope(
         return min(len(labels), _HEARD) * loss + ((slope - expected) / _SPREAD) ** 2 / 2
 
     return float(min(_SLOPES, key=cost))
+
+
+def knows_something(logits: NDArray[np.float32], labels: NDArray[np.int64], *, choices: bool = False) -> bool:
+    """Return whether logits, with a temperature, are surely better by NLL than the classes' shares (or any choice)."""
+    rows = np.arange(len(labels))
+    if choices:
+        guess = 1 / np.isfinite(logits).sum(1)
+    else:
+        guess = (np.bincount(labels, minlength=logits.shape[1]) / len(labels))[labels]
+    gain = np.log(np.maximum(Temperature.fit(logits, labels)(logits)[rows, labels], 1e-12)) - np.log(guess)
+    return bool(gain.mean() > _ERRORS * gain.std() / np.sqrt(len(labels)))
 
 
 def _features(network: nn.Module, packed: Packed | Pixels, rows: NDArray[np.int64]) -> Tensor:
