@@ -70,6 +70,26 @@ def test_rounding_is_not_an_error():
     assert 0 <= ece(half, torch.zeros(50, dtype=torch.int64)) <= 1
 
 
+def test_in_half_precision_the_bad_row_is_named_and_not_one_that_is_rounded():
+    probs = torch.full((6, 3), 0.33, dtype=torch.bfloat16)  # sums to 0.990, which bfloat16 may
+    assert ece(probs, torch.zeros(6, dtype=torch.int64)) > 0
+    probs[4, 0] = torch.nan
+    with pytest.raises(InputError, match=r"probs\[4\] holds NaN"):
+        ece(probs, torch.zeros(6, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("classes", [3, 12])
+def test_a_row_within_the_margin_in_float64_is_no_error(classes):
+    rng = np.random.default_rng(0)
+    for side in (-1, 1):
+        for _ in range(200):
+            row = rng.dirichlet(np.ones(classes)) * (1 + side * 1e-3 * (1 + 1e-5 * rng.normal()))
+            row = row.astype(np.float32)[None]
+            # In float32 a sum this close to the margin may come out on either side of it.
+            if abs(row.astype(np.float64).sum() - 1) <= 1e-3:
+                ece(row, np.zeros(1, int))
+
+
 @pytest.mark.parametrize(
     "view",
     [

@@ -133,19 +133,21 @@ def tolerance(p: Tensor) -> float:
 
 
 def _complain(start: int, p: Tensor, y: Tensor) -> None:
-    """Raise the error for the first bad row of a chunk that has one."""
+    """Raise the error for the first bad row of a chunk, if in float64 it has one."""
     _complain_probs("probs", start, p)
     if y.ndim == 2:
         _complain_probs("labels", start, y)
         return
     bad = ((y < 0) | (y >= p.shape[1])).nonzero()
+    if not len(bad):
+        return
     row = int(bad[0, 0])
     raise InputError(f"labels[{start + row}] is {int(y[row])}; labels must lie in 0 … {p.shape[1] - 1}")
 
 
 def _complain_probs(name: str, start: int, p: Tensor) -> None:
-    p = p.double()
-    bad = (p.isnan() | (p < 0)).any(1) | ~((p.sum(1) - 1).abs() <= tolerance(p))
+    margin, p = tolerance(p), p.double()
+    bad = (p.isnan() | (p < 0)).any(1) | ~((p.sum(1) - 1).abs() <= margin)
     if not bool(bad.any()):
         return
     row = int(bad.nonzero()[0, 0])
