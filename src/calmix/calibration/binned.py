@@ -7,7 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calmix.calibration.checks import Array
+from calmix.calibration.checks import Array, pair
+from calmix.calibration.compiled import compiled_sums
 from calmix.calibration.confidence import stream
 from calmix.errors import InputError
 
@@ -51,10 +52,14 @@ class BinCounts:
     @classmethod
     def of(cls, probs: Array, labels: Array, *, bins: int = 15, positive_class: int | None = None) -> "BinCounts":
         """The counts of these rows: top label, or `positive_class` against the rest."""
+        p, y = pair(probs, labels)
+        counted = compiled_sums(p, y, _positive(bins), positive_class)
+        if counted is not None:
+            return cls.from_array(counted, positive_class=positive_class)
         sums = room = None
-        for confidence, hit in stream(probs, labels, positive_class):
+        for confidence, hit in stream(p, y, positive_class):
             if sums is None or room is None:
-                sums = torch.zeros(3, _positive(bins), dtype=torch.float64, device=confidence.device)
+                sums = torch.zeros(3, bins, dtype=torch.float64, device=confidence.device)
                 # Reused by every chunk: fresh memory costs more than the arithmetic done in it.
                 room = torch.empty(3, len(confidence), dtype=torch.float64, device=confidence.device)
             exact, scaled, where = room[:, : len(confidence)]
