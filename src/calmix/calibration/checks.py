@@ -88,7 +88,9 @@ def checked_chunks(probs: Array, labels: Array, *, soft: bool = False) -> Iterat
     """
     p, y = pair(probs, labels, soft=soft)
     few = p.shape[1] <= FEW
-    rows = max(1, (_CPU_CHUNK if p.device.type == "cpu" else _DEVICE_CHUNK) // (FEW if few else p.shape[1]))
+    # Short rows are copied, and as many confidences are worked on: 16 MiB must hold it all.
+    width = 2 * FEW if few else p.shape[1]
+    rows = max(1, (_CPU_CHUNK if p.device.type == "cpu" else _DEVICE_CHUNK) // width)
     room = p.new_empty(p.shape[1], min(rows, p.shape[0])) if few else None
     for start in range(0, p.shape[0], rows):
         chunk, wanted = p[start : start + rows], y[start : start + rows]
