@@ -1,6 +1,7 @@
 """Training the runs of a study."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,24 @@ def test_what_is_kept_for_tables_is_little(ready: Any, tmp_path: Path) -> None:
     assert not (jobs[1].folder / "datamap.parquet").exists()
     assert "text" not in pq.read_table(jobs[0].folder / "datamap.parquet").column_names
     assert len(known_dynamics(jobs[0].folder, jobs[0].sets.train).dynamics) == 30
+
+
+def test_a_lean_run_is_one_that_was_trimmed(ready: Any, tmp_path: Path) -> None:
+    prepared = ready('[[method]]\nrecipe = "erm"\n[[method]]\nrecipe = "erl"\n', head="seeds = 1")
+    whole = _jobs(prepared, prepared.plan.runs.values(), tmp_path / "whole")
+    lean = [replace(job, lean=True, folder=tmp_path / "lean" / job.spec.key) for job in whole]
+    list(execute([*whole, *lean]))
+    for one, other in zip(whole, lean, strict=True):
+        assert not {path.name for path in other.folder.iterdir()} & {"model", "label_issues.csv"}
+        for job in (one, other):
+            trim(job.spec, job.folder, "metrics")
+        left, right = ({path.name for path in job.folder.iterdir()} for job in (one, other))
+        assert left == right
+        for name in left:
+            if name.endswith(".parquet"):
+                assert pq.read_table(one.folder / name).equals(pq.read_table(other.folder / name), check_metadata=True)
+        figures = [json.loads((job.folder / "metrics.json").read_text())["splits"] for job in (one, other)]
+        assert figures[0] == figures[1]
 
 
 def test_where_seeds_are_trained_together_each_failure_is_its_own(

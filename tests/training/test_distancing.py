@@ -145,3 +145,12 @@ def test_a_run_with_too_little_data_falls_back_to_the_temperature_and_says_so(ch
     assert "cooling" not in made.metrics
     assert any("temperature alone" in note for note in made.metrics["notes"])
     assert not (made.model / "calmix.safetensors").exists()
+
+
+def test_what_was_said_already_is_not_asked_again(checkpoint: Any) -> None:
+    model, packed, said = said_by(checkpoint("bert"), 20, 30)
+    sets = {"train": tiny.examples(20), "dev": tiny.examples(30, seed=1), "test": tiny.examples(30, seed=2)}
+    before = {"dev": said.raw["dev"] + 1}
+    again = what_is_said(model, packed, sets, Accelerator(cpu=True), slope=0.2, seed=0, known=before)
+    np.testing.assert_array_equal(again.raw["dev"], before["dev"])
+    np.testing.assert_array_equal(again.raw["test"], said.raw["test"])

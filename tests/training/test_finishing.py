@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 
+from calmix.data import read_table
 from calmix.models import folded_temperature, load, load_trained
 from calmix.training.distancing import Logits
 from calmix.training.finishing import finish
@@ -23,13 +24,13 @@ CONFIG: dict[str, Any] = {
 FACTS: dict[str, Any] = {"best_epoch": 1, "epochs": [{}], "rows": {"train": 9, "dev": 6}, "notes": [], "seconds": 1.0}
 
 
-def finished(folder: Path, checkpoint: Any, logits: Any, **config: Any) -> dict[str, Any]:
+def finished(folder: Path, checkpoint: Any, logits: Any, *, lean: bool = False, **config: Any) -> dict[str, Any]:
     model, tokenizer = load_trained(checkpoint("bert"))
     judged = {"dev": tiny.examples(6), "test": tiny.examples(6, seed=1)}
     if config.get("guarantee"):
         judged["guard"] = tiny.examples(6, seed=2)
     found = {name: np.asarray(logits, dtype=np.float32) for name in judged}
-    return finish(folder, model, tokenizer, judged, Logits(found, found), CONFIG | config, FACTS)
+    return finish(folder, model, tokenizer, judged, Logits(found, found), CONFIG | config, FACTS, lean=lean)
 
 
 LOGITS = [[2, 0, 0], [0, 2, 0], [0, 0, 2], [2, 0, 0], [2, 0, 0], [0, 0, 2]]
@@ -81,3 +82,15 @@ def test_a_certain_mistake_is_null_not_a_crash(tmp_path: Path, checkpoint: Any) 
 def test_a_guarantee_goes_beside_the_model(tmp_path: Path, checkpoint: Any) -> None:
     metrics = finished(tmp_path, checkpoint, LOGITS, guarantee=0.5)
     assert json.loads((tmp_path / "model" / "calmix.json").read_text()) == metrics["guarantee"]
+
+
+def test_a_lean_run_has_its_figures_and_what_they_are_made_of(tmp_path: Path, checkpoint: Any) -> None:
+    whole, lean = finished(tmp_path / "whole", checkpoint, LOGITS), finished(tmp_path, checkpoint, LOGITS, lean=True)
+    assert lean == whole
+    assert sorted(p.name for p in tmp_path.glob("*.*")) == [
+        "metrics.json",
+        "predictions-dev.parquet",
+        "predictions-test.parquet",
+    ]
+    assert not (tmp_path / "model").exists()
+    assert "id" not in read_table(tmp_path / "predictions-dev.parquet").column_names

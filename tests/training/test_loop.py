@@ -11,6 +11,8 @@ import pytest
 import tiny
 import torch
 
+import calmix
+from calmix.data import read_table
 from calmix.errors import InputError, TrainingError
 from calmix.recipes import Recipe, Step, clean
 from calmix.training import Progress
@@ -338,3 +340,15 @@ def test_progress_is_told_with_a_running_mean_of_the_loss(quick: Any) -> None:
     assert [p.epoch for p in told] == [1, 1, 1, 1, 2, 2, 2, 2]
     assert told[3].loss == run.metrics["epochs"][0]["loss"]
     assert all(p.rate > 0 for p in told)
+
+
+def test_what_is_kept_about_dev_data_is_what_the_best_epochs_model_says(
+    quick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures_by_epoch(monkeypatch, EPOCHS)
+    run = quick(recipe="erm")
+    assert run.metrics["best_epoch"] == 1
+    written = np.array(read_table(run.folder / "predictions-dev.parquet")["logits"].to_pylist())
+    classifier = calmix.load(run.model)
+    scaled = classifier.logits(tiny.examples(12, seed=1))
+    np.testing.assert_allclose(written, scaled * run.metrics["temperature"], rtol=1e-4, atol=1e-5)

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import torch
 from pyarrow import parquet
 
@@ -20,10 +19,12 @@ from calmix.study.grid import Library, Spec
 from calmix.training import FinishedRun, Progress, survey, train
 from calmix.training.folder import is_finished
 from calmix.training.mapping import TEXTS, known_dynamics, region_rows
+from calmix.training.predictions import lightened
 from calmix.training.together import train_together
 
 __all__ = ["Failure", "Job", "execute", "is_untrimmed", "job_of", "trim"]
 
+_MAP = "datamap.parquet"
 _NO_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 OnProgress = Callable[[Progress], None]
@@ -42,6 +43,8 @@ class Job:
     """The folder of the run that it learns from."""
     model: str = ""
     """What its model is loaded by."""
+    lean: bool = False
+    """Whether only figures are wanted."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,12 @@ class Failure:
     details: str
 
 
-def job_of(spec: Spec, folders: Mapping[str, Path], library: Library) -> Job:
+def job_of(spec: Spec, folders: Mapping[str, Path], library: Library, *, lean: bool = False) -> Job:
     """Return the job of a run whose needs are met; `folders` has every run's folder by key."""
     given = {name: folders[needed.key] for name, needed in spec.needs.items()}
     sets = library.sets(spec.task, spec.seed)
     model = library.model(spec.model)
-    return Job(spec, folders[spec.key], sets, given.get("dynamics"), given.get("teacher"), model)
+    return Job(spec, folders[spec.key], sets, given.get("dynamics"), given.get("teacher"), model, lean)
 
 
 def execute(jobs: Sequence[Job], *, on_progress: OnProgress | None = None) -> Iterator[tuple[Job, Failure | None]]:
@@ -167,6 +170,7 @@ def _asked(job: Job, on_progress: OnProgress | None) -> dict[str, Any]:
         "online": spec.online,
         "teacher": job.teacher,
         "scaled_teacher": spec.scaled_teacher,
+        "lean": job.lean,
         "on_progress": on_progress,
         **spec.training,
     }
@@ -189,47 +193,36 @@ def trim(spec: Spec, folder: Path, keep: str, *, teaches: bool = False) -> None:
     """
     if keep != "metrics" or not is_finished(folder):
         return
-    if not is_untrimmed(folder, teaches=teaches):
+    if not is_untrimmed(spec, folder, teaches=teaches):
         return
-    guide = folder / "datamap.parquet"
-    if spec.what != "map" and not spec.is_plain:
-        guide.unlink(missing_ok=True)
-    elif guide.is_file():
-        table = parquet.read_table(guide)  # with what it says about itself
-        write_table(table.drop_columns([name for name in TEXTS if name in table.column_names]), guide)
+    if _guides(spec) and (folder / _MAP).is_file():
+        table = parquet.read_table(folder / _MAP)  # with what it says about itself
+        texts = [name for name in TEXTS if name in table.column_names]
+        if texts:
+            write_table(table.drop_columns(texts), folder / _MAP)
     for path in folder.glob("predictions-*.parquet"):
-        _lighten(path)
+        table = read_table(path)
+        if "confidence" in table.column_names:
+            write_table(lightened(table), path)
     # Last, so that what is there of it tells whether all the rest was done.
-    for path in _unneeded(folder, teaches=teaches):
+    for path in _unneeded(spec, folder, teaches=teaches):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
 
 
-def is_untrimmed(folder: Path, *, teaches: bool = False) -> bool:
+def is_untrimmed(spec: Spec, folder: Path, *, teaches: bool = False) -> bool:
     """Return whether a finished run holds anything that `trim` would remove."""
-    return any(path.exists() for path in _unneeded(folder, teaches=teaches))
+    return any(path.exists() for path in _unneeded(spec, folder, teaches=teaches))
 
 
-def _unneeded(folder: Path, *, teaches: bool) -> list[Path]:
-    names = ["checkpoints", "dynamics", "label_issues.csv", *([] if teaches else ["model"])]
+def _guides(spec: Spec) -> bool:
+    """Return whether other runs may be guided by the map of this one."""
+    return spec.what == "map" or spec.is_plain
+
+
+def _unneeded(spec: Spec, folder: Path, *, teaches: bool) -> list[Path]:
+    names = ["checkpoints", "dynamics", "label_issues.csv", *([] if _guides(spec) else [_MAP])]
+    names += [] if teaches else ["model"]
     return [*folder.glob("teacher-*.parquet"), *folder.glob("threshold-*"), *(folder / name for name in names)]
-
-
-def _lighten(path: Path) -> None:
-    """Write predictions again without what follows from the rest, or from the data: ids, winners, float64."""
-    table = read_table(path)
-    if "confidence" not in table.column_names:
-        return
-    columns = {}
-    for name in table.column_names:
-        column = table[name]
-        if name in ("id", "predicted", "confidence"):
-            continue
-        if pa.types.is_float64(column.type):
-            column = column.cast(pa.float32())
-        elif pa.types.is_list(column.type):
-            column = column.cast(pa.list_(pa.float32()))
-        columns[name] = column
-    write_table(pa.table(columns), path)

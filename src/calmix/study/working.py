@@ -50,6 +50,14 @@ class Storage:
             return None
         return found
 
+    @property
+    def failed(self) -> set[str]:
+        """The runs of which it is noted that they failed."""
+        try:
+            return {path.stem for path in (self.root / ".failed").iterdir() if path.suffix == ".json"}
+        except OSError:
+            return set()
+
     def fail(self, spec: Spec, failure: Failure) -> None:
         """Note why a run failed."""
         what = {"task": spec.task, "model": spec.model, "recipe": spec.recipe, "seed": spec.seed}
@@ -108,7 +116,7 @@ class State:
 def state_of(plan: Plan, storage: Storage) -> State:
     """Return where a study stands, as its folders tell."""
     done = {key for key in plan.runs if storage.finished(key)}
-    failed = {key for key in plan.runs if key not in done and storage.failure(key) is not None}
+    failed = storage.failed & plan.runs.keys() - done
     seen = sum(plan.runs[key].samples for key in done)
     return State(len(done), len(failed), len(plan.runs), seen, sum(spec.samples for spec in plan.runs.values()))
 
@@ -150,7 +158,8 @@ def work(
                             continue
                         if _ready(spec, storage):  # it may have been finished while we looked
                             folders = {k: storage.folder(k) for k in (spec.key, *(n.key for n in spec.needs.values()))}
-                            jobs.append(job_of(spec, folders, library))
+                            lean = plan.study.keep == "metrics" and not _teaches(spec.key, plan, storage)
+                            jobs.append(job_of(spec, folders, library, lean=lean))
                     if jobs:
                         began = True
                         _make(jobs, plan, storage, on_state, until)
@@ -181,7 +190,7 @@ def _tidy_up(plan: Plan, storage: Storage) -> None:
         if not storage.finished(key):
             continue
         folder, teaches = storage.folder(key), _teaches(key, plan, storage)
-        if key in held or is_untidy(folder) or (lean and is_untrimmed(folder, teaches=teaches)):
+        if key in held or is_untidy(folder) or (lean and is_untrimmed(spec, folder, teaches=teaches)):
             with suppress(Busy), storage.holding(key), locked(folder):
                 tidy(folder)
                 trim(spec, folder, plan.study.keep, teaches=teaches)

@@ -1,6 +1,7 @@
 """The model card: what the checkpoint is, how it was made, and how far its confidence can be trusted."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import jinja2
@@ -71,11 +72,8 @@ Made with calmix {{ version }}.
 
 def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any], labels: tuple[str, ...]) -> str:
     """Return the card as Markdown."""
-    environment = jinja2.Environment(keep_trailing_newline=True)
-    environment.filters["code"] = lambda value: _line(value).replace("`", "'")
-    environment.filters["cell"] = lambda value: _line(value).replace("|", "\\|").replace("<", "&lt;")
     kind = "Text classifier" if labels else "Multiple-choice model"
-    return environment.from_string(_CARD).render(
+    return _template().render(
         config=config,
         metrics=metrics,
         labels=labels,
@@ -84,6 +82,14 @@ def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any], labels: tu
         pct=lambda x: "–" if x is None else f"{100 * x:.2f}",
         num=lambda x: "–" if x is None else f"{x:.4f}",
     )
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(keep_trailing_newline=True)
+    environment.filters["code"] = lambda value: _line(value).replace("`", "'")
+    environment.filters["cell"] = lambda value: _line(value).replace("|", "\\|").replace("<", "&lt;")
+    return environment.from_string(_CARD)
 
 
 def _line(value: Any) -> str:

@@ -47,13 +47,21 @@ def what_is_said(
     *,
     slope: float,
     seed: int,
+    known: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> Logits:
-    """Return what a network says about all sets but train; `slope` is how much less sure it should be far away."""
+    """Return what a network says about all sets but train; `slope` is how much less sure it should be far away.
+
+    `known` is what it said already, as it is.
+    """
     judged = [name for name in sets if name != "train"]
     asked = slope > 0 and sets["train"].kind != "image"  # it was only measured on texts
-    known = len(packed["dev"]) >= _LEAST_DEV and len(packed["train"]) >= 2 * head_of(network).in_features
-    if not (asked and known):
-        raw = {name: predict_everywhere(network, packed[name], accelerator) for name in judged}
+    enough = len(packed["dev"]) >= _LEAST_DEV and len(packed["train"]) >= 2 * head_of(network).in_features
+    if not (asked and enough):
+        said = known or {}
+        raw = {
+            name: said[name] if name in said else predict_everywhere(network, packed[name], accelerator)
+            for name in judged
+        }
         note = "too few rows to tell what is far from the training data: the temperature alone corrects confidence"
         return Logits(raw, raw, notes=[note] if asked else [])
     start = reference_for(network, packed["train"], sets["train"].labels, seed=seed)

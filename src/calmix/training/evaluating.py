@@ -44,9 +44,21 @@ def measure(probs: Probs, labels: Labels, *, bins: int = 15) -> dict[str, float]
     return {"n": len(labels)} | {name: metric(probs, labels) for name, metric in _metrics(bins).items()}
 
 
-def intervals(probs: Probs, labels: Labels, *, bins: int = 15, n: int = 500, seed: int = 0) -> dict[str, list[float]]:
-    """Return the 95 % interval [low, high] of the figures that decisions hang on: `bootstrap`'s, in one pass."""
-    estimate = np.array([_metrics(bins)[name](probs, labels) for name in DECISIVE])
+def intervals(
+    probs: Probs,
+    labels: Labels,
+    *,
+    bins: int = 15,
+    n: int = 500,
+    seed: int = 0,
+    measured: Mapping[str, float] | None = None,
+) -> dict[str, list[float]]:
+    """Return the 95 % interval [low, high] of the figures that decisions hang on: `bootstrap`'s, in one pass.
+
+    `measured` are the figures themselves, where they are known already.
+    """
+    figures = measured or {name: _metrics(bins)[name](probs, labels) for name in DECISIVE}
+    estimate = np.array([figures[name] for name in DECISIVE])
     values = _resampled(np.asarray(probs, dtype=np.float64), np.asarray(labels), bins, n, seed)
     # A certain mistake has an infinite NLL, and so no interval.
     with np.errstate(invalid="ignore"):

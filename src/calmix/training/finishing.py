@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from calmix.calibration import Temperature
@@ -16,7 +17,7 @@ from calmix.training.correcting import guarded, save_whole
 from calmix.training.distancing import Logits
 from calmix.training.evaluating import intervals, json_safe, measure
 from calmix.training.folder import tidy
-from calmix.training.predictions import prediction_table
+from calmix.training.predictions import lightened, prediction_table
 
 __all__ = ["finish"]
 
@@ -29,12 +30,15 @@ def finish(
     said: Logits,
     config: Mapping[str, Any],
     facts: Mapping[str, Any],
+    *,
+    lean: bool = False,
 ) -> dict[str, Any]:
     """Fit the temperature on dev, fold it, write everything a finished run has, and return its figures.
 
     Before is what the network says as it is; after, with the temperature and, if there is any, less confidence far from
     the training data. The scores that are written with the predictions are those before the temperature.
     `facts` are what is known already: epochs, rows, notes. The figures are written last: a run with them is finished.
+    A `lean` run has no checkpoint, and of its predictions only what the figures are made of.
     """
     logits = said.cooled
     scaled = Temperature.fit(logits["dev"], judged["dev"].labels)
@@ -43,12 +47,11 @@ def finish(
     for name, examples in judged.items():
         raw, probs = np.asarray(Temperature(1.0)(said.raw[name])), np.asarray(scaled(logits[name]))
         figures[name] = {
-            stage: measure(scored, examples.labels, bins=config["bins"])
-            | {"intervals": intervals(scored, examples.labels, bins=config["bins"])}
+            stage: _measured(scored, examples.labels, config["bins"])
             for stage, scored in (("before", raw), ("after", probs))
         }
         table = prediction_table(examples, probs, label_names=names, logits=logits[name])
-        write_table(table, folder / f"predictions-{name}.parquet")
+        write_table(lightened(table) if lean else table, folder / f"predictions-{name}.parquet")
     metrics: dict[str, Any] = {"temperature": scaled.temperature, "splits": figures}
     beside = Beside()
     if said.cooling is not None:
@@ -56,10 +59,16 @@ def finish(
     if config["guarantee"] is not None:
         beside = guarded(np.asarray(scaled(logits["guard"])), judged["guard"].labels, config["guarantee"])
         metrics["guarantee"] = {key: value.to_json() for key, value in vars(beside).items() if value is not None}
-    fold(network, scaled.temperature)
-    save_whole(network, tokenizer, replace(beside, cooling=said.cooling), folder / "model")
     metrics = json_safe({**metrics, **facts})
-    write_text(folder / "model" / "README.md", model_card(config, metrics, names))
+    if not lean:
+        fold(network, scaled.temperature)
+        save_whole(network, tokenizer, replace(beside, cooling=said.cooling), folder / "model")
+        write_text(folder / "model" / "README.md", model_card(config, metrics, names))
     write_json(folder / "metrics.json", metrics)
     tidy(folder)
     return metrics
+
+
+def _measured(probs: NDArray[np.float64], labels: NDArray[np.int64], bins: int) -> dict[str, Any]:
+    found = measure(probs, labels, bins=bins)
+    return {**found, "intervals": intervals(probs, labels, bins=bins, measured=found)}

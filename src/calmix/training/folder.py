@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -218,15 +219,19 @@ def file_hash(path: Path) -> str:
 def versions() -> dict[str, str]:
     """Return the versions of what the result depends on, and the GPU it is made with."""
     found = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
-    for name in ("torch", "transformers", "tokenizers", "accelerate", "numpy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "missing"
+    found |= {name: _version(name) for name in ("torch", "transformers", "tokenizers", "accelerate", "numpy")}
     torch = sys.modules.get("torch")  # who trains has it; who reads a folder need not wait for it
     if torch is not None and torch.cuda.is_available():
         found["gpu"] = torch.cuda.get_device_name()
     return found
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
 
 
 def command_line() -> str | None:

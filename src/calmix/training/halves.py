@@ -34,7 +34,7 @@ class Run:
 
     @property
     def model(self) -> Path:
-        """The calibrated checkpoint: `calmix.load` and transformers' `from_pretrained` both read it."""
+        """The calibrated checkpoint: `calmix.load` and `from_pretrained` both read it. A lean run has none."""
         return self.folder / "model"
 
 

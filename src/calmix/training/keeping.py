@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calmix.data import write_text
@@ -35,6 +37,14 @@ class Fit:
     seconds: float = 0.0
     beside: int = 0
     """How many other runs were trained in the same steps."""
+    dev: NDArray[np.float32] | None = None
+    """What the network said about the dev set at the end of the last epoch."""
+    best_dev: NDArray[np.float32] | None = None
+    """And of the best one, unless another process saw that."""
+
+    def saved(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of it."""
+        return {name: value for name, value in vars(self).items() if name not in ("dev", "best_dev")}
 
 
 class Keeper:
@@ -99,6 +109,7 @@ class Keeper:
         """
         if self.run.best_score is None or worth >= self.run.best_score:
             self.run.best_score, self.run.best_epoch = worth, self.run.epoch
+            self.run.best_dev = self.run.dev
             self.best = {name: tensor.clone() for name, tensor in self._named().items()}
 
     def restore_best(self) -> None:
@@ -129,7 +140,7 @@ class Keeper:
         if self.main or self.shards is not None:  # everybody is needed to put shards together
             groups = self._groups()
         if self.main:
-            save_state(self.out / "checkpoints", self.run.step, groups, vars(self.run))
+            save_state(self.out / "checkpoints", self.run.step, groups, self.run.saved())
         self.saved, self.kept = time.monotonic(), self.run.step
         return True
 

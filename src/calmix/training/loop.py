@@ -221,6 +221,7 @@ def epoch_entry(
             raise TrainingError(
                 f"predictions stopped being finite in epoch {run.epoch + 1}: training diverged. Try a lower --lr."
             )
+        run.dev = logits
         figures = dev_figures(logits, dev[1])
         worth = score(figures, select)
         entry["dev"], entry["joint"] = json_safe(figures), joint(logits, dev[1])

@@ -37,9 +37,17 @@ class Known:
     digest: str
 
 
-def write_map(folder: Path, dynamics: Dynamics, examples: Examples, verdicts: Verdicts | None = None) -> None:
-    """Write `datamap.parquet` and `label_issues.csv`, both with the texts; nothing if none was observed."""
+def write_map(
+    folder: Path, dynamics: Dynamics, examples: Examples, verdicts: Verdicts | None = None, *, lean: bool = False
+) -> None:
+    """Write `datamap.parquet` and `label_issues.csv`, both with the texts; nothing if none was observed.
+
+    A `lean` map is the first alone, without texts.
+    """
     if not dynamics.was_observed:
+        return
+    if lean:
+        write_table(map_table(dynamics, verdicts), folder / _MAP)
         return
     issues = label_issues(dynamics)
     rows = issues.order[issues.flagged[issues.order]]

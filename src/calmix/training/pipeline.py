@@ -96,6 +96,7 @@ def stages(
     checkpoint_minutes: float = 10.0,
     checkpoint_epochs: int = 0,
     track: tuple[str, ...] = (),
+    lean: bool = False,
     dry_run: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
     on_note: Callable[[str], None] | None = None,
@@ -162,6 +163,7 @@ def stages(
         checkpoint_minutes: save the state of the run this often.
         checkpoint_epochs: and after every so many epochs; 0 does not.
         track: `tensorboard`, `wandb` or another of accelerate's trackers.
+        lean: write no model, and of predictions and map no more than figures and other runs need.
         dry_run: train a few steps only, write nothing, and return the estimated steps, seconds and memory.
         on_progress: called about once a second.
         on_note: called with each thing the user should know.
@@ -317,7 +319,15 @@ def stages(
             on_progress,
         )
         judged = {name: examples for name, examples in sets.named().items() if name != "train"}
-        said = what_is_said(network, packed, sets.named(), accelerator, slope=method.cooling, seed=seed)
+        said = what_is_said(
+            network,
+            packed,
+            sets.named(),
+            accelerator,
+            slope=method.cooling,
+            seed=seed,
+            known={} if done.best_dev is None else {"dev": done.best_dev},
+        )
         for tracker in accelerator.trackers:
             tracker.finish()
         recorded = guidance.dynamics(ids=sets.train.ids, label_names=sets.train.label_names)
@@ -331,8 +341,8 @@ def stages(
             "notes": notes,
             "recorded_on": recorded.recorded_on if recorded.was_observed else None,
         }
-        from_main(partial(write_map, folder, recorded, sets.train))
-        metrics = from_main(partial(finish, folder, network, loaded.reader, judged, said, config, facts))
+        from_main(partial(write_map, folder, recorded, sets.train, lean=lean))
+        metrics = from_main(partial(finish, folder, network, loaded.reader, judged, said, config, facts, lean=lean))
     return Run(folder, metrics)
 
 

@@ -15,7 +15,7 @@ from calmix.data.tables import format_of
 from calmix.errors import InputError
 from calmix.models import Predictor
 
-__all__ = ["prediction_table", "prediction_tables", "read_predictions", "with_guarantees"]
+__all__ = ["lightened", "prediction_table", "prediction_tables", "read_predictions", "with_guarantees"]
 
 # Rows predicted at a time: enough for texts of every length to find others of their length.
 _ROWS = 65_536
@@ -48,6 +48,21 @@ def prediction_table(
     if logits is not None:
         widths = counts if counts is not None else np.full(len(logits), logits.shape[1])
         columns["logits"] = pa.array([row[:width] for row, width in zip(logits, widths, strict=True)])
+    return pa.table(columns)
+
+
+def lightened(table: pa.Table) -> pa.Table:
+    """Return predictions without what follows from the rest, or from the data: ids, winners, float64."""
+    columns = {}
+    for name in table.column_names:
+        column = table[name]
+        if name in ("id", "predicted", "confidence"):
+            continue
+        if pa.types.is_float64(column.type):
+            column = column.cast(pa.float32())
+        elif pa.types.is_list(column.type):
+            column = column.cast(pa.list_(pa.float32()))
+        columns[name] = column
     return pa.table(columns)
 
 
