@@ -93,5 +93,29 @@ def test_tensors_json_and_wrong_input(kind, draw):
     assert kind.from_json(json.loads(json.dumps(fitted.to_json()))) == fitted
     with pytest.raises(InputError, match="fitted for 3"):
         fitted(logits[:, :2])
-    with pytest.raises(InputError, match="integers"):
-        kind.fit(logits, softmax(logits, 1))
+    with pytest.raises(InputError, match=r"labels\[0\] sums to 2"):
+        kind.fit(logits, 2 * softmax(logits, 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_soft_targets_that_are_hard_fit_as_labels_do(kind, draw):
+    logits, _, labels = draw(7, 300)
+    assert kind.fit(logits, np.eye(3)[labels]) == kind.fit(logits, labels)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_smoothed_targets_are_what_a_perfect_model_is_brought_to(kind, draw):
+    logits, _, _ = draw(8, 5000, scale=8)
+    smoothed = 0.85 * np.eye(3)[logits.argmax(1)] + 0.05
+    sure = logits[softmax(logits, 1).max(1) > 0.99]
+    found = kind.fit(logits, smoothed)(sure)
+    assert found.max(1) == pytest.approx(np.full(len(sure), 0.9), abs=0.01)
+
+
+def test_isotonic_equals_scikit_learn_on_targets(draw):
+    logits, probs, _ = draw(9, 500)
+    targets = np.random.default_rng(0).dirichlet(np.ones(3), 500)
+    expected = [IsotonicRegression().fit_transform(probs[:, k], targets[:, k]) for k in range(3)]
+    expected = np.stack(expected, 1).clip(min=1 / 502)
+    found = Isotonic.fit(logits, targets)(logits)
+    assert found == pytest.approx(expected / expected.sum(1, keepdims=True), abs=1e-9)

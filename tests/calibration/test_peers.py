@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from calmix.calibration import smooth
-from calmix.metrics import accuracy, adaptive_ece, aurc, ece, mce, smooth_ece
+from calmix.metrics import accuracy, adaptive_ece, aurc, brier, classwise_ece, ece, fpr95, mce, nll, smooth_ece
 from calmix.recalibration import Temperature
 
 
@@ -26,7 +26,7 @@ def relplot():
 
 @pytest.fixture(scope="module")
 def torch_uncertainty():
-    return pytest.importorskip("torch_uncertainty.metrics.classification.risk_coverage", exc_type=ImportError)
+    return pytest.importorskip("torch_uncertainty.metrics.classification", exc_type=ImportError)
 
 
 def test_torchmetrics_agrees_to_float32(torchmetrics, draw):
@@ -114,6 +114,33 @@ def test_relplot_loses_half_of_what_lies_at_the_very_ends(relplot, draw, sharpen
     assert abs(relplot.smECE_sigma(top, hit, ours) - ours) > 0.01
     monkeypatch.setattr(kernels, "smooth_round_to_grid", with_image)
     assert relplot.smECE_sigma(top, hit, ours) == pytest.approx(ours, abs=1e-3)
+
+
+def test_torch_uncertainty_agrees_to_float32(torch_uncertainty, draw, sharpen):
+    def theirs(metric, *data):
+        metric.update(*map(torch.tensor, data))
+        return pytest.approx(float(metric.compute()), abs=1e-6)
+
+    _, probs, labels = draw(0, 2000)
+    probs = sharpen(probs, 1.5)
+    binned = {"task": "multiclass", "num_classes": 3, "num_bins": 15}
+    assert ece(probs, labels) == theirs(torch_uncertainty.CalibrationError(**binned), probs, labels)
+    assert adaptive_ece(probs, labels) == theirs(torch_uncertainty.AdaptiveCalibrationError(**binned), probs, labels)
+    classwise = torch_uncertainty.ClasswiseCalibrationError(num_classes=3, num_bins=15)
+    assert classwise_ece(probs, labels) == theirs(classwise, probs, labels)
+    assert brier(probs, labels) == theirs(torch_uncertainty.BrierScore(num_classes=3), probs, labels)
+    assert nll(probs, labels) == theirs(torch_uncertainty.CategoricalNLL(), probs, labels)
+    inside, outside = probs[:1200].max(1), probs[1200:].max(1)
+    scores, known = np.concatenate([inside, outside]), np.repeat([1, 0], [1200, 800])
+    assert fpr95(inside, outside) == theirs(torch_uncertainty.FPR95(pos_label=1), scores, known)
+
+
+def test_torch_uncertainty_smooths_on_a_grid_and_agrees_to_two_digits(torch_uncertainty, draw, sharpen):
+    _, probs, labels = draw(0, 2000)
+    probs = sharpen(probs, 1.5).astype(np.float32)
+    metric = torch_uncertainty.SmoothCalibrationError(kernel_type="reflected")
+    metric.update(torch.tensor(probs), torch.tensor(labels))
+    assert smooth_ece(probs, labels) == pytest.approx(float(metric.compute()), abs=0.005)
 
 
 def test_torch_uncertainty_lets_the_order_of_tied_rows_decide(torch_uncertainty):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
+from sklearn.metrics import roc_auc_score
 
 from calmix.errors import InputError
 from calmix.metrics import accuracy, nll
@@ -60,6 +61,13 @@ def test_predictions_stay_and_the_nll_never_rises(seed, rows, classes, scale):
     assert np.array_equal(probs.argmax(1), logits.argmax(1))
     assert accuracy(probs, labels) == (logits.argmax(1) == labels).mean()
     assert at(logits, labels, fitted.temperature) <= at(logits, labels, 1) + 1e-12
+
+
+@pytest.mark.parametrize("factor", [0.1, 1, 10])
+def test_the_area_under_the_curve_of_two_classes_stays(draw, factor):
+    logits, probs, labels = draw(10, 2000, classes=2)
+    scaled = Temperature.fit(logits * factor, labels)(logits * factor)
+    assert roc_auc_score(labels, scaled[:, 1]) == pytest.approx(roc_auc_score(labels, probs[:, 1]), abs=1e-12)
 
 
 def test_a_perfect_model_is_sharpened_only_as_far_as_its_rows_can_vouch_for(draw):

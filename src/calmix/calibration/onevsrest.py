@@ -1,5 +1,6 @@
 """Recalibrators without a formula: each class's probability against the rest, then scaled to sum to 1."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +30,9 @@ class Isotonic:
 
     @classmethod
     def fit(cls, logits: Array, labels: Array) -> "Isotonic":
-        """The curves that minimise the squared error on `labels`, one class against the rest at a time."""
-        probs, labels = _probs_and_labels(logits, labels)
-        return cls(tuple(_curve(probs[:, k], labels == k) for k in range(probs.shape[1])), _floor(len(probs)))
+        """The curves that minimise the squared error on `labels`, integers or targets, a class at a time."""
+        probs, shares = _probs_and_shares(logits, labels)
+        return cls(tuple(_curve(p, share) for p, share in zip(probs.T, shares, strict=True)), _floor(len(probs)))
 
     def __call__(self, logits: Array) -> Array:
         """Calibrated probabilities in float64, as numpy for numpy and on its device for a tensor."""
@@ -67,17 +68,20 @@ class Histogram:
 
     @classmethod
     def fit(cls, logits: Array, labels: Array, *, bins: int = 15) -> "Histogram":
-        """The frequencies in (about) equally full bins; equal probabilities share a bin."""
+        """The frequencies in (about) equally full bins; equal probabilities share a bin.
+
+        `labels` are integers, or target probabilities [n, K], whose mean in the bin is then the frequency.
+        """
         if bins < 1:
             raise InputError(f"bins is {bins}; at least one is needed")
-        probs, labels = _probs_and_labels(logits, labels)
+        probs, shares = _probs_and_shares(logits, labels)
         edges, frequencies = [], []
-        for k in range(probs.shape[1]):
-            ranked = np.sort(probs[:, k])
+        for p, share in zip(probs.T, shares, strict=True):
+            ranked = np.sort(p)
             ends = np.unique(ranked[-(-np.arange(1, bins) * len(ranked) // bins) - 1])
             inner = ends[ends < ranked[-1]]
-            where = np.searchsorted(inner, probs[:, k])
-            hits = np.bincount(where, weights=labels == k, minlength=len(inner) + 1)
+            where = np.searchsorted(inner, p)
+            hits = np.bincount(where, weights=share, minlength=len(inner) + 1)
             frequencies.append(tuple((hits / np.bincount(where, minlength=len(inner) + 1)).tolist()))
             edges.append(tuple(inner.tolist()))
         return cls(tuple(edges), tuple(frequencies), _floor(len(probs)))
@@ -125,10 +129,10 @@ def pool_adjacent_violators(
         starts, sums, weights = starts[heads], np.add.reduceat(sums, heads), np.add.reduceat(weights, heads)
 
 
-def _curve(p: NDArray[np.float64], hit: NDArray[np.bool_]) -> Curve:
+def _curve(p: NDArray[np.float64], share: NDArray[Any]) -> Curve:
     xs, inverse, counts = np.unique(p, return_inverse=True, return_counts=True)
     weights = counts.astype(np.float64)
-    means, starts = pool_adjacent_violators(np.bincount(inverse, weights=hit) / weights, weights)
+    means, starts = pool_adjacent_violators(np.bincount(inverse, weights=share) / weights, weights)
     ends = np.append(starts[1:], len(xs)) - 1
     # Both ends of each flat stretch describe the curve completely.
     points = np.stack([starts, ends], 1).ravel()
@@ -164,9 +168,13 @@ def _probs(logits: Array, classes: int) -> Tensor:
     return torch.softmax(z, 1)
 
 
-def _probs_and_labels(logits: Array, labels: Array) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Both on the host, where sorting and pooling one class at a time is at home."""
+def _probs_and_shares(logits: Array, labels: Array) -> tuple[NDArray[np.float64], Iterator[NDArray[Any]]]:
+    """Probabilities [n, K], and for one class after the other how much of each row is of it.
+
+    On the host, where sorting and pooling one class at a time is at home.
+    """
     z, y = checked_logits(logits, labels)
-    if y is None or y.ndim != 1:
-        raise InputError("labels must be [rows] integers: this recalibrator counts outcomes")
-    return torch.softmax(z, 1).cpu().numpy(), y.cpu().numpy()
+    assert y is not None
+    wanted = y.cpu().numpy()
+    shares = iter(wanted.T) if wanted.ndim == 2 else (wanted == k for k in range(z.shape[1]))
+    return torch.softmax(z, 1).cpu().numpy(), shares
