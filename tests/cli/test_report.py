@@ -37,6 +37,13 @@ def test_what_is_wrong_ends_in_one_line_and_leaves_nothing(
     assert tree(place) == before
 
 
+def test_a_place_that_cannot_be_written_to_is_named(calmix: Any, run: Path, place: Path) -> None:
+    (place / "page.html").mkdir()
+    ended = calmix("report", run, "--out", "page.html")
+    assert (ended.code, ended.out, ended.err) == (1, "", "calmix: page.html: Is a directory\n")
+    assert sorted(p.name for p in place.iterdir()) == ["page.html", "run"]
+
+
 def test_training_leaves_a_page_unless_told_not_to(calmix: Any, files: Any, checkpoint: Any, place: Path) -> None:
     words = ["train", files["train"], "--dev", files["dev"], "--model", checkpoint("bert"), "--epochs", 1]
     ended = calmix(*words, "--out", "run")

@@ -131,6 +131,18 @@ def test_what_the_system_refuses_names_the_file_whichever_library_met_it(tmp_pat
     assert os.listdir(tmp_path) == []
 
 
+def test_a_place_that_cannot_be_written_to_is_named_and_not_the_temporary_file(tmp_path):
+    path = tmp_path / "folder.html"
+    path.mkdir()
+    with pytest.raises(IsADirectoryError, match=r"'\S+/folder\.html'$") as caught:
+        write_text(path, "page")
+    assert caught.value.filename == str(path)
+    with pytest.raises(PermissionError) as caught, atomic_path(tmp_path / "page.html") as temporary:
+        raise PermissionError(13, "Permission denied", str(temporary))
+    assert caught.value.filename == str(tmp_path / "page.html")
+    assert os.listdir(tmp_path) == ["folder.html"]
+
+
 def test_an_atomic_file_has_ordinary_permissions(tmp_path):
     (tmp_path / "ordinary").write_text("")
     write_text(tmp_path / "atomic", "")

@@ -29,6 +29,13 @@ def test_all_of_it_comes_back(tmp_path: Path) -> None:
     assert again.sets == FULL.sets
 
 
+def test_without_a_recalibrator_probabilities_are_the_softmax() -> None:
+    logits = np.array([[0.0, np.log(3)], [-np.inf, 2.0]], np.float32)
+    np.testing.assert_allclose(Beside().probabilities(logits), [[0.25, 0.75], [0, 1]], atol=1e-7)
+    halved = Beside(recalibrator=Temperature(2.0)).probabilities(2 * logits)
+    np.testing.assert_allclose(halved, Beside().probabilities(logits))
+
+
 def test_parts_of_it_come_back_alone(tmp_path: Path) -> None:
     write_beside(tmp_path, Beside(threshold=FULL.threshold))
     assert read_beside(tmp_path) == Beside(threshold=FULL.threshold)

@@ -149,11 +149,14 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Have what the system refuses inside the block be an `OSError` that names the file, whichever library met it."""
+    """Have what the system refuses inside the block be an `OSError` that names the file, whichever library met it.
+
+    The name of a temporary file, which means nothing to anybody, is replaced too.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno is None or error.filename is not None:
+        if error.errno is None or not (error.filename is None or is_left_over(Path(str(error.filename)))):
             raise
         number = error.errno
         cause: Exception = error

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calmix.calibration import ConformalSets, Recalibrator, SelectiveThreshold, from_json
+import numpy as np
+from numpy.typing import NDArray
+
+from calmix.calibration import ConformalSets, Recalibrator, SelectiveThreshold, Temperature, from_json
 from calmix.data import write_json
 from calmix.errors import InputError
 from calmix.models.cooling import Cooling, read_cooling, write_tensors
@@ -26,6 +29,10 @@ class Beside:
     sets: ConformalSets | None = None
     dropout: Dropout | None = None
     cooling: Cooling | None = None
+
+    def probabilities(self, logits: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return what the recalibrator makes of logits [n, K]; their softmax, where there is none."""
+        return np.asarray((self.recalibrator or Temperature(1.0))(logits))
 
 
 def write_beside(folder: Path, beside: Beside) -> None:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from calmix.calibration import Recalibrator, Temperature
+from calmix.calibration import Recalibrator
 from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.models.anatomy import reads_pixels
@@ -25,7 +25,7 @@ from calmix.models.loading import is_multiple_choice, label_names_of, load_train
 from calmix.models.pixels import Pixels, pack_images
 from calmix.models.predicting import Arithmetic, predict_logits
 
-__all__ = ["KIND", "Classifier", "Text", "checkpoint_of", "examples_of", "load_one", "log_probabilities"]
+__all__ = ["KIND", "Classifier", "Text", "checkpoint_of", "examples_of", "load_one", "log_probabilities", "winners_of"]
 
 KIND = "calmix_kind"
 """Where a config keeps what the model was trained on: `text`, `pair` or `image`. Others' models do not say."""
@@ -103,8 +103,7 @@ class Classifier:
         self, examples: Examples, *, progress: Callable[[int], None] | None = None
     ) -> NDArray[np.float64]:
         """Return calibrated probabilities of examples [n, K]."""
-        recalibrate = self.beside.recalibrator or Temperature(1.0)
-        return np.asarray(recalibrate(self.logits(examples, progress=progress)))
+        return self.beside.probabilities(self.logits(examples, progress=progress))
 
     def predict_proba(self, texts: Sequence[Text]) -> NDArray[np.float64]:
         """Return a probability per class for each text, pair (a, b), or (text, choices); for each image, if it reads
@@ -113,8 +112,7 @@ class Classifier:
 
     def predict(self, texts: Sequence[Text]) -> list[Any]:
         """Return the most probable label of each text; the index of the choice for multiple choice."""
-        winners = self.predict_proba(texts).argmax(axis=1)
-        return [self.label_names[k] for k in winners] if self.label_names else winners.tolist()
+        return winners_of(self.predict_proba(texts), self.label_names)
 
 
 def load_one(folder: str | Path, *, precision: Arithmetic = "fp32", dropout: Dropout | None = None) -> Classifier:
@@ -149,6 +147,12 @@ def checkpoint_of(folder: str | Path) -> str:
     if not (path / "model").is_dir():
         raise InputError(f"{folder}: the run in it is not finished: repeat its command to go on")
     return str(path / "model")
+
+
+def winners_of(probs: NDArray[np.float64], label_names: tuple[str, ...]) -> list[Any]:
+    """Return the most probable label of each row; its index, where classes have no names."""
+    winners = probs.argmax(axis=1)
+    return [label_names[k] for k in winners] if label_names else winners.tolist()
 
 
 def log_probabilities(logits: NDArray[np.float32], recalibrator: Recalibrator | None) -> NDArray[np.float32]:

@@ -10,13 +10,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from calmix.calibration import Temperature
 from calmix.data import Examples, write_json
 from calmix.errors import InputError
 from calmix.models.anatomy import reads_pixels
 from calmix.models.averaging import columns_for, mean_logits
 from calmix.models.beside import Beside, read_beside, write_beside
-from calmix.models.classifier import Classifier, Text, checkpoint_of, examples_of, load_one, log_probabilities
+from calmix.models.classifier import (
+    Classifier,
+    Text,
+    checkpoint_of,
+    examples_of,
+    load_one,
+    log_probabilities,
+    winners_of,
+)
 from calmix.models.dropping import Dropout
 from calmix.models.loading import save
 from calmix.models.predicting import Arithmetic
@@ -85,8 +92,7 @@ class Ensemble:
         self, examples: Examples, *, progress: Callable[[int], None] | None = None
     ) -> NDArray[np.float64]:
         """Return calibrated probabilities of examples [n, K]."""
-        recalibrate = self.beside.recalibrator or Temperature(1.0)
-        return np.asarray(recalibrate(self.logits(examples, progress=progress)))
+        return self.beside.probabilities(self.logits(examples, progress=progress))
 
     def predict_proba(self, texts: Sequence[Text]) -> NDArray[np.float64]:
         """Return a probability per class for each text, pair (a, b), or (text, choices)."""
@@ -94,8 +100,7 @@ class Ensemble:
 
     def predict(self, texts: Sequence[Text]) -> list[Any]:
         """Return the most probable label of each text; the index of the choice for multiple choice."""
-        winners = self.predict_proba(texts).argmax(axis=1)
-        return [self.label_names[k] for k in winners] if self.label_names else winners.tolist()
+        return winners_of(self.predict_proba(texts), self.label_names)
 
 
 Predictor = Classifier | Ensemble

@@ -70,12 +70,11 @@ def calibrate(
             rows = {"fit": np.array([where[i] for i in first.ids]), "guard": np.array([where[i] for i in second.ids])}
         logits = classifier.logits(examples, progress=progress)
         fitted = _KINDS[method](logits[rows["fit"]], examples.labels[rows["fit"]])
-        before = classifier.beside.recalibrator or Temperature(1.0)
         figures: dict[str, Any] = {"method": method, "splits": {}}
         for name, chosen in rows.items():
             labels = examples.labels[chosen]
             figures["splits"][name] = {
-                "before": measure(np.asarray(before(logits[chosen])), labels, bins=bins),
+                "before": measure(classifier.beside.probabilities(logits[chosen]), labels, bins=bins),
                 "after": measure(np.asarray(fitted(logits[chosen])), labels, bins=bins),
             }
         beside = Beside()

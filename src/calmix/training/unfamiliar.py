@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from calmix.calibration import Temperature, familiarity, fpr95, ood_aupr, ood_auroc_interval
+from calmix.calibration import familiarity, fpr95, ood_aupr, ood_auroc_interval
 from calmix.data import Examples, read_examples
 from calmix.data.noise import gaussian_noise, random_texts
 from calmix.errors import InputError
@@ -39,9 +39,9 @@ def ask(model: Predictor, examples: Examples, *, progress: Callable[[int], None]
     A mean of predictions has no energy, nor has what a recalibrator makes of them: only a single model's logits do.
     """
     logits = model.logits(examples, progress=progress)
-    recalibrator = model.beside.recalibrator
-    probs = np.asarray((recalibrator or Temperature(1.0))(logits))
-    single = isinstance(model, Classifier) and recalibrator is None and model.beside.dropout is None
+    beside = model.beside
+    probs = beside.probabilities(logits)
+    single = isinstance(model, Classifier) and beside.recalibrator is None and beside.dropout is None
     return Said(probs, familiarity(probs, logits if single else None))
 
 
