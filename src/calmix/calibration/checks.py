@@ -41,7 +41,7 @@ def tensor(values: Array, name: str) -> Tensor:
     if array.dtype.itemsize > 8 or not array.dtype.isnative:
         array = array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
     if any(stride < 0 or stride % array.itemsize for stride in array.strides):
-        array = np.ascontiguousarray(array)
+        array = array.copy()  # of one row, `ascontiguousarray` would keep the stride it has
     with warnings.catch_warnings():
         # A read-only array is fine: nothing here writes to its input.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
