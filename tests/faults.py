@@ -91,6 +91,12 @@ def forked(work: Callable[[], Any], watched: Path, death: Death | None = None) -
         return Ended(os.WEXITSTATUS(status), err, tuple(told["changes"]), told["seconds"])
 
 
+def limit_files(size: int | None) -> None:
+    """Let no file of this process grow beyond so many bytes; None: as far as the system lets it."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
+
+
 def _victim(work: Callable[[], Any], watched: Path, death: Death, report: Path, errors: Path) -> int:
     gc.freeze()  # or the first collection copies all memory of the process before
     with errors.open("w") as sink, open(os.devnull, "w") as nowhere:
@@ -101,7 +107,7 @@ def _victim(work: Callable[[], Any], watched: Path, death: Death, report: Path, 
         began = time.process_time()
         if death.size:
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (death.size, death.size))
+            limit_files(death.size)
         if death.seconds:
             signal.signal(signal.SIGPROF, signal.SIG_DFL)
             signal.setitimer(signal.ITIMER_PROF, death.seconds)
@@ -118,6 +124,7 @@ def _victim(work: Callable[[], Any], watched: Path, death: Death, report: Path, 
         signal.setitimer(signal.ITIMER_PROF, 0)
         told = {"changes": changes, "seconds": time.process_time() - began, "modules": list(sys.modules)}
         sink.flush()
+    limit_files(None)  # the report is no part of what may not grow
     report.write_text(json.dumps(told))
     return code
 

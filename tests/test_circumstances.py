@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import Command, Death, Ended, commands, forked, left_in
+from faults import Command, Death, Ended, commands, forked, left_in, limit_files
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -92,13 +92,11 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on_once_there_is_room(
 
 
 def test_a_file_that_may_not_grow_is_told_and_the_same_command_goes_on(reference: Reference, tmp_path: Path) -> None:
-    import resource
-
     command, expected = reference("train")
     place = command.place(tmp_path / "place")
 
     def limited() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        limit_files(20_000)
         command.run(place)
 
     told(forked(limited, place), "File too large")
