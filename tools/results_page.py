@@ -64,7 +64,7 @@ def section(name: str, folder: Path) -> str:
 
 def main(root: Path = ROOT, outcomes: Path | None = None) -> None:
     """Write the page."""
-    names = [path.stem for path in sorted((root / "studies").glob("*.toml"))]
+    names = sorted(path.stem for path in (root / "studies").glob("*.toml"))
     for name in names if outcomes is not None else ():
         if (outcomes / name / "study.json").is_file():
             take(name, outcomes / name, root / "results" / name)
