@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,8 @@ from calmix.recipes import Pool, Recipe
 
 FUNCTIONS = {name: getattr(recipes, name) for name in recipes.__all__ if inspect.isfunction(getattr(recipes, name))}
 MADE = {name: make for name, make in FUNCTIONS.items() if inspect.signature(make).return_annotation is Recipe}
-few = settings(max_examples=20)
+ASKED = os.environ.get("HYPOTHESIS_EXAMPLES")
+few = settings(max_examples=int(ASKED or 20), derandomize=ASKED is None)
 
 WILD: dict[type, tuple[Any, ...]] = {
     int: (0, -1, 1, 2, 10**9),

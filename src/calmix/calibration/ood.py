@@ -54,6 +54,8 @@ def ood_auroc(scores_in: Array, scores_out: Array) -> float:
 
 def ood_auroc_interval(scores_in: Array, scores_out: Array, *, level: float = 0.95) -> Interval:
     """The AUROC with its interval after DeLong et al. (1988), which needs no resampling; never outside 0 … 1."""
+    if not 0 < level < 1:
+        raise InputError(f"level is {level}; it must be between 0 and 1")
     inside, outside = _scores(scores_in, scores_out)
     variance = 0.0
     for mine, other in ((inside, outside), (-outside, -inside)):

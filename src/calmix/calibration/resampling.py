@@ -84,6 +84,8 @@ def _interval(
 ) -> Interval:
     if n < 2 or not 0 < level < 1:
         raise InputError(f"n is {n} and level is {level}; n must be at least 2 and level between 0 and 1")
+    if isinstance(generator, int) and generator < 0:
+        raise InputError(f"generator is {generator}; a seed must be 0 or above")
     generator = np.random.default_rng(generator)
     estimate, rows = statistic(*arrays), len(arrays[0])
     values = np.empty(n)
