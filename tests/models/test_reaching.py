@@ -1,9 +1,5 @@
-"""Whether the hub can be reached."""
+"""Models of the hub: whether a name can be followed there, and what was meant."""
 
-import socket
-import ssl
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -11,65 +7,57 @@ import pytest
 from huggingface_hub import constants
 
 from calmix.errors import InputError
-from calmix.models.reaching import check_reachable, meant
+from calmix.models import reaching
+from calmix.models.reaching import check_reachable, hub_files, meant
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
-    """An empty cache, a hub that may be asked, and what it answers: an error, or nothing."""
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+def lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty cache, and a hub that cannot be reached."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(reaching, "why_unreachable", lambda: "no route to host")
     monkeypatch.chdir(tmp_path)
-    told: dict[str, Any] = {"error": None, "times": 0}
-
-    class Answer:
-        def __enter__(self) -> None: ...
-        def __exit__(self, *_: Any) -> None: ...
-
-    def answer(*_: Any, **__: Any) -> Answer:
-        told["times"] += 1
-        if told["error"] is not None:
-            raise told["error"]
-        return Answer()
-
-    monkeypatch.setattr(urllib.request, "urlopen", answer)
-    return told
 
 
-def test_a_hub_that_cannot_be_reached_is_asked_once_and_said(asked: dict[str, Any], tmp_path: Path) -> None:
-    asked["error"] = urllib.error.URLError(socket.gaierror(-2, "Name or service not known"))
+@pytest.mark.usefixtures("lost")
+def test_a_name_that_was_never_fetched_is_refused_where_the_hub_cannot_be_reached(tmp_path: Path) -> None:
     (tmp_path / "my-model").mkdir()
     (tmp_path / "my-model" / "config.json").write_text("{}")
-    with pytest.raises(InputError, match=r"nobody: .*cannot be reached: .*Name or service not known\)$"):
+    with pytest.raises(InputError, match=r"nobody: .*cannot be reached: no route to host\)$"):
         check_reachable("nobody")
     with pytest.raises(InputError, match="did you mean 'my-model'"):
         check_reachable("my-modle")
-    assert asked["times"] == 2
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        None,
-        urllib.error.HTTPError("https://huggingface.co", 503, "busy", None, None),  # type: ignore[arg-type]
-        urllib.error.URLError(ssl.SSLError("unknown certificate")),
-    ],
-)
-def test_a_hub_that_answers_anything_is_left_to_the_library(asked: dict[str, Any], error: Any) -> None:
-    asked["error"] = error
-    check_reachable("nobody")
-
-
-def test_offline_and_for_impossible_names_nothing_is_asked(
-    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("lost")
+def test_what_was_fetched_before_needs_no_hub_and_impossible_names_are_left_to_the_library(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     check_reachable("not a name!")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "/cache/config.json")
     check_reachable("nobody")
-    assert asked["times"] == 0
 
 
-def test_what_was_fetched_before_may_be_meant(asked: dict[str, Any], tmp_path: Path) -> None:
+def test_a_hub_that_answers_is_left_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaching, "why_unreachable", lambda: None)
+    check_reachable("nobody")
+
+
+def test_a_hub_that_tells_no_files_has_none_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Api:
+        def list_repo_files(self, name: str) -> list[str]:
+            if name == "gone":
+                raise OSError("no route to host")
+            return ["config.json", "model.safetensors"]
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    hub_files.cache_clear()
+    assert hub_files("there") == ("config.json", "model.safetensors")
+    assert hub_files("gone") == ()
+    hub_files.cache_clear()
+
+
+def test_what_was_fetched_before_may_be_meant(lost: Any, tmp_path: Path) -> None:
     (tmp_path / "cache" / "models--distilbert--distilbert-base-uncased").mkdir(parents=True)
     assert meant("distilbert/distilbrt-base-uncased") == "; did you mean 'distilbert/distilbert-base-uncased'?"
     assert meant("minilmm") == "; did you mean 'minilm'?"

@@ -5,6 +5,7 @@ import re
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from calmix.data.connecting import from_cache_if_unreachable, why_unreachable
 from calmix.errors import InputError
 
 __all__ = ["is_hub_name", "read_hub"]
@@ -26,10 +27,14 @@ def read_hub(source: str, split: str) -> pa.Table:
             f"{source}: no such file; to read a data set of that name from the hub, pip install calmix[hub]"
         ) from error
     path, _, config = source.partition(":")
+    unreachable = why_unreachable()
     try:
-        data = datasets.load_dataset(path, config or None, split=split)
+        with from_cache_if_unreachable():
+            data = datasets.load_dataset(path, config or None, split=split)
     except Exception as error:  # the library, the network and the hub each have their own
         reason = " ".join(str(error).split())[:200]
+        if unreachable is not None:
+            reason = f"it is not among those fetched before, and the hub cannot be reached: {unreachable}"
         raise InputError(f"{source}: no such file, and the hub's split {split!r} cannot be read: {reason}") from error
     table = data.with_format("arrow")[:]
     for position, name in enumerate(table.column_names):

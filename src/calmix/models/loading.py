@@ -7,8 +7,9 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ import torch
 from torch import nn
 
 from calmix.data import Examples
+from calmix.data.connecting import from_cache_if_unreachable
 from calmix.data.files import naming
 from calmix.errors import InputError
 from calmix.models.anatomy import anatomy
 from calmix.models.encoding import counts_from_padding
 from calmix.models.folding import forget_temperature
-from calmix.models.reaching import check_reachable, meant
+from calmix.models.reaching import check_reachable, hub_files, meant
 from calmix.models.wordlevel import fresh_sentence_cnn, is_sentence_cnn, sentence_cnn_identity
 
 __all__ = [
@@ -222,12 +224,7 @@ def config_of(name: str) -> Any:
         except ValueError as error:
             raise InputError(f"{config_file}: is not valid JSON ({line_of(error)})") from None
         if not list(folder.glob("*.safetensors")):
-            if any(path for pattern in _PICKLES for path in folder.glob(pattern)):
-                raise InputError(
-                    f"{name}: holds pickled weights, which can run code when loaded; convert them where you trust "
-                    f"them: python -c \"from transformers import {_named(told)} as A; A.from_pretrained('DIR')"
-                    ".save_pretrained('DIR')\""
-                )
+            _refuse_pickles(name, [path.name for path in folder.iterdir()], told, tokenizer=False)
             raise InputError(f"{name}: has no .safetensors weights beside its config.json")
     elif name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"{name}: no such folder")  # nor a name the hub could know
@@ -235,7 +232,8 @@ def config_of(name: str) -> Any:
         check_reachable(name)
     try:
         with _quiet():
-            return AutoConfig.from_pretrained(name, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+            files = () if folder.is_dir() or _has_weights(name) else hub_files(name)
     except Exception as error:  # odd values meet no checks, or those of another library
         if folder.is_dir():
             raise InputError(f"{name}: its config.json cannot be used ({line_of(error)})") from None
@@ -243,6 +241,34 @@ def config_of(name: str) -> Any:
             f"{name}: is neither a folder here nor a model the Hugging Face hub gives us ({line_of(error)})"
             f"{meant(name)}"
         ) from None
+    if files and not any(file.endswith(".safetensors") for file in files):
+        # Said before transformers asks others to convert them, and waits for it.
+        _refuse_pickles(name, files, {"architectures": config.architectures}, tokenizer=True)
+        raise InputError(f"{name}: has no .safetensors weights on the hub")
+    return config
+
+
+def _has_weights(name: str) -> bool:
+    """Return whether weights of a model on the hub were fetched before."""
+    from huggingface_hub import try_to_load_from_cache
+    from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+
+    return any(isinstance(try_to_load_from_cache(name, f), str) for f in (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME))
+
+
+def _refuse_pickles(name: str, files: Iterable[str], config: Any, *, tokenizer: bool) -> None:
+    """Refuse weights that only a pickle could read, and say how to convert them: a folder's in their place."""
+    if not any(fnmatch(file, pattern) for file in files for pattern in _PICKLES):
+        return
+    kind, target = _named(config), name if tokenizer else "DIR"
+    lines = [f"from transformers import {kind} as A", f"A.from_pretrained('{target}').save_pretrained('DIR')"]
+    if tokenizer:
+        lines[0] += ", AutoTokenizer as T"
+        lines.append(f"T.from_pretrained('{target}').save_pretrained('DIR')")
+    raise InputError(
+        f"{name}: holds pickled weights, which can run code when loaded; convert them where you trust them: "
+        f'python -c "{"; ".join(lines)}"{", then give --model DIR" if tokenizer else ""}'
+    )
 
 
 def _named(config: Any) -> str:
@@ -259,7 +285,8 @@ def _tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        with from_cache_if_unreachable():
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # the tokenizers library raises bare Exception
         raise InputError(f"{name}: its tokenizer cannot be loaded ({line_of(error)})") from None
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
@@ -325,7 +352,8 @@ def weights_of(auto: Any, name: str, **options: Any) -> tuple[nn.Module, set[str
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back the library's bars and its table of missing head weights, which is what fine-tuning always has."""
+    """Hold back the library's bars, its table of missing head weights, which is what fine-tuning always has, and
+    requests to a hub that does not answer."""
     from transformers.utils import logging as hf
 
     before, bar = hf.get_verbosity(), hf.is_progress_bar_enabled()
@@ -335,7 +363,8 @@ def _quiet() -> Iterator[None]:
     hf.set_verbosity(logging.ERROR)
     hf.disable_progress_bar()
     try:
-        yield
+        with from_cache_if_unreachable():
+            yield
     finally:
         hf.set_verbosity(before)
         hub.setLevel(level)

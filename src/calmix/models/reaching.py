@@ -1,43 +1,43 @@
-"""Whether a model's name can be followed to the Hugging Face hub, found out at once rather than after many attempts."""
+"""Models of the Hugging Face hub: whether a name can be followed there, what is there, and what was meant."""
 
 import os
-import ssl
-import urllib.error
-import urllib.request
+from functools import cache
 from pathlib import Path
 
+from calmix.data.connecting import why_unreachable
 from calmix.data.origin import closest
 from calmix.errors import InputError
 
-__all__ = ["check_reachable", "meant"]
+__all__ = ["check_reachable", "hub_files", "meant"]
 
-_SECONDS = 5
 _SHORT = ("minilm", "sentence-cnn")
 
 
 def check_reachable(name: str) -> None:
-    """Refuse a hub name that was never fetched while the hub cannot be reached: one try, a few seconds at most."""
+    """Refuse a hub name that was never fetched while the hub cannot be reached."""
     from huggingface_hub import constants, try_to_load_from_cache
 
     try:
         fetched = isinstance(try_to_load_from_cache(name, "config.json"), str)
     except ValueError:  # no name the hub could know: it says so better than we
         return
-    if constants.HF_HUB_OFFLINE or fetched:
-        return
-    try:
-        with urllib.request.urlopen(urllib.request.Request(constants.ENDPOINT, method="HEAD"), timeout=_SECONDS):
-            return
-    except urllib.error.HTTPError:
-        return  # it answers
-    except (urllib.error.URLError, OSError) as error:
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, ssl.SSLError):
-            return  # whoever asks next may know other certificates
+    reason = why_unreachable()
+    if reason is not None and not fetched:
         raise InputError(
             f"{name}: is neither a folder here nor a model the Hugging Face hub gives us (it is not among those "
             f"fetched before, and {constants.ENDPOINT} cannot be reached: {reason}){meant(name)}"
-        ) from None
+        )
+
+
+@cache
+def hub_files(name: str) -> tuple[str, ...]:
+    """Return the names of the files of a model on the hub; none where it does not tell."""
+    from huggingface_hub import HfApi
+
+    try:
+        return tuple(HfApi().list_repo_files(name))
+    except Exception:  # whoever loads it next says better what is wrong
+        return ()
 
 
 def meant(name: str) -> str:
