@@ -10,9 +10,6 @@ ours follows `--precision`, by default whichever this processor is faster with.
 
 import argparse
 import json
-import os
-import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,18 +19,14 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from transformers import DataCollatorWithPadding, Trainer, TrainerCallback, TrainingArguments
+from common import RATE, our_step, processor, train_with_trainer, trainer_rows
+from transformers import DataCollatorWithPadding, TrainerCallback
 
 from calmix.data import Examples, read_examples
 from calmix.data.corpus import corpus_path
-from calmix.dynamics import Dynamics
-from calmix.mixing import choose, fill_tokens
-from calmix.models import encode, load_for_training, resolve, usable_length
-from calmix.training.batches import epoch_steps, training_set
-from calmix.training.guiding import Guidance
+from calmix.models import load_for_training, resolve
+from calmix.training.batches import epoch_steps
 from calmix.training.launching import precision_for
-from calmix.training.optimising import adamw
-from calmix.training.stepping import Stepper
 
 TURN = 2
 WARMUP = 3
@@ -61,30 +54,17 @@ def ours(
 ) -> Iterator[None]:
     """Train an epoch of ours, a turn for each `next`, after some steps of warm-up."""
     AcceleratorState._reset_state()
-    torch.manual_seed(0)
     accelerator = Accelerator(cpu=True, mixed_precision="bf16" if precision == "bf16" else "no")
-    network, tokenizer = load_for_training(
-        resolve(model), label_names=examples.label_names, choices=examples.kind == "choices"
-    )
-    network.train()
-    packed = encode(examples, tokenizer, max_length=usable_length(tokenizer, network.config, 256))
-    data, method = training_set(examples, packed), choose(recipe)
-    # Guided recipes need dynamics: any will do for their speed.
-    scores = np.random.default_rng(0).normal(size=(2, len(examples), len(examples.label_names)))
-    told = None if method.guide is None else Dynamics.from_logits(scores, examples.labels)
-    guidance = Guidance(method, network, data, accelerator, dynamics=told)
-    optimizer = adamw(network.parameters(), lr=5e-5, weight_decay=0.0)
-    fill = fill_tokens(tokenizer)
-    stepper = Stepper(network, data, method, accelerator, optimizer, fill=fill, seed=0, clip=1.0, guidance=guidance)
-    layout = {"batch_size": batch_size, "accumulate": 1, "seed": 0, "rank": 0, "world": 1}
-    steps = list(epoch_steps(data, method, 0, signals=guidance.columns, **layout))
+    mine = our_step(examples, model, recipe, accelerator)
+    stepper, layout = mine.stepper, {"batch_size": batch_size, "accumulate": 1, "seed": 0, "rank": 0, "world": 1}
+    steps = list(epoch_steps(mine.data, mine.method, 0, signals=mine.guidance.columns, **layout))
     for number, parts in enumerate(steps[:WARMUP]):
-        stepper.step(parts, number, 5e-5)
+        stepper.step(parts, number, RATE)
     for first in range(0, len(steps), TURN):
         yield
         watch.start()
         for number, parts in enumerate(steps[first : first + TURN], first):
-            stepper.step(parts, number, 5e-5)
+            stepper.step(parts, number, RATE)
         watch.stop(sum(parts[-1].batch for parts in steps[first : first + TURN]))
     stepper.read(None)
 
@@ -113,28 +93,17 @@ def huggingface(
     AcceleratorState._reset_state()
     torch.manual_seed(0)
     network, tokenizer = load_for_training(resolve(model), label_names=examples.label_names)
-    second = examples.column("text_b") if examples.kind == "pair" else None
-    encoded = tokenizer(examples.column("text"), second, truncation=True, max_length=256)
-    rows = [
-        {**{name: cells[i] for name, cells in encoded.items()}, "labels": int(label)}
-        for i, label in enumerate(examples.labels)
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            folder,
-            per_device_train_batch_size=batch_size,
-            max_steps=WARMUP + len(rows) // batch_size // TURN * TURN,
-            learning_rate=5e-5,
-            bf16=bf16,
-            use_cpu=True,
-            report_to=[],
-            save_strategy="no",
-            logging_strategy="no",
-            disable_tqdm=True,
-        )
-        collator = DataCollatorWithPadding(tokenizer)
-        turns = Turns(watch, others)
-        Trainer(network, arguments, train_dataset=rows, data_collator=collator, callbacks=[turns]).train()
+    train_with_trainer(
+        network,
+        trainer_rows(examples, tokenizer),
+        batch_size=batch_size,
+        steps=WARMUP + len(examples) // batch_size // TURN * TURN,
+        callbacks=[Turns(watch, others)],
+        collator=DataCollatorWithPadding(tokenizer),
+        learning_rate=RATE,
+        bf16=bf16,
+        use_cpu=True,
+    )
 
 
 def main() -> None:
@@ -207,16 +176,6 @@ def main() -> None:
         Path(options.json).write_text(
             json.dumps({**told, "beside_trainer_in": found}, indent=2) + "\n", encoding="utf-8"
         )
-
-
-def processor() -> str:
-    """Return what this machine's processor is called, and how many there are."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        name = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        name = platform.processor()
-    return f"{name}, {os.cpu_count()} cores"
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from common import device_name, wait
 
 from calmix.data import Examples, read_examples
 from calmix.data.corpus import corpus_path
@@ -31,11 +32,6 @@ from calmix.training.guiding import Guidance
 from calmix.training.optimising import adamw
 from calmix.training.stepping import Stepper
 from calmix.training.teachers import lesson_of, load_teachers
-
-
-def wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def untrained(model: str, examples: Examples, folder: Path) -> Path:
@@ -66,7 +62,7 @@ def main() -> None:
     examples = read_examples(options.data)
     AcceleratorState._reset_state()
     accelerator = Accelerator(mixed_precision="bf16" if torch.cuda.is_available() else "no")
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
+    device = device_name()
     print(f"{device}, torch {torch.__version__}, batch {options.batch_size}, {len(examples)} samples of {options.data}")
     found: dict[str, Any] = {"device": device, "torch": torch.__version__, "batch_size": options.batch_size}
 

@@ -23,7 +23,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import numpy as np
 import torch
-from cpu import processor
+from common import processor
 
 from calmix.data import Examples, read_examples
 from calmix.dynamics import Recorder

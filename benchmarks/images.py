@@ -11,19 +11,17 @@ import argparse
 import json
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from common import STRETCHES, Clock, device_name, train_with_trainer, wait
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
-from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from calmix.data import Examples, read_examples
 from calmix.mixing import choose
@@ -34,15 +32,9 @@ from calmix.training.launching import placed, precision_for
 from calmix.training.optimising import optimizer_for
 from calmix.training.stepping import Stepper
 
-STRETCHES = 5
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 HALF = precision_for("auto") == "bf16"
-
-
-def wait() -> None:
-    if CUDA:
-        torch.cuda.synchronize()
 
 
 def noise(count: int, side: int, classes: int) -> Examples:
@@ -170,45 +162,26 @@ def loaded(dataset: Augmented, batch_size: int, workers: int) -> Iterator[tuple[
             yield inputs.contiguous(memory_format=torch.channels_last), batch["labels"].to(DEVICE, non_blocking=True)
 
 
-class Clock(TrainerCallback):
-    """Notes the time at the end of the warm-up and of each stretch."""
-
-    def __init__(self, marks: list[int]) -> None:
-        self.marks, self.times = marks, {}
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step in self.marks:
-            wait()
-            self.times[state.global_step] = time.perf_counter()
-
-
 def huggingface(
     model: nn.Module, dataset: Augmented, *, batch_size: int, warmup: int, steps: int, workers: int
 ) -> float:
     """Return images per second of the Hugging Face Trainer."""
     AcceleratorState._reset_state()
-    stretch = steps // STRETCHES
-    clock = Clock([warmup + i * stretch for i in range(STRETCHES + 1)])
-    optimizer = sgd(model)
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            folder,
-            per_device_train_batch_size=batch_size,
-            max_steps=warmup + steps,
-            bf16=HALF,
-            use_cpu=not CUDA,
-            max_grad_norm=0.0,
-            dataloader_num_workers=workers,
-            remove_unused_columns=False,
-            report_to=[],
-            save_strategy="no",
-            logging_strategy="no",
-            disable_tqdm=True,
-        )
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
-        Trainer(model, arguments, train_dataset=dataset, optimizers=(optimizer, schedule), callbacks=[clock]).train()
-    times = [clock.times[mark] for mark in clock.marks]
-    return statistics.median(batch_size * stretch / (b - a) for a, b in pairwise(times))
+    clock, optimizer = Clock(warmup, steps), sgd(model)
+    train_with_trainer(
+        model,
+        dataset,
+        batch_size=batch_size,
+        steps=warmup + steps,
+        callbacks=[clock],
+        optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)),
+        bf16=HALF,
+        use_cpu=not CUDA,
+        max_grad_norm=0.0,
+        dataloader_num_workers=workers,
+        remove_unused_columns=False,
+    )
+    return clock.rate(batch_size)
 
 
 def main() -> None:
@@ -230,7 +203,7 @@ def main() -> None:
         how = Preparation(how.height, how.width, (0.0,) * 3, (1.0,) * 3)
     pixels, how = measured(pack_images(examples, how), how)
     common = {"batch_size": options.batch_size, "warmup": options.warmup, "steps": options.steps}
-    device = torch.cuda.get_device_name() if CUDA else f"CPU, {torch.get_num_threads()} threads"
+    device = device_name()
     print(
         f"{device}, torch {torch.__version__}, {'bf16' if HALF else 'fp32'}, {options.model}, batch "
         f"{options.batch_size}, {len(examples)} images of {how.width} × {how.height} pixels"

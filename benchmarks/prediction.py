@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cpu import processor
+from common import processor
 from transformers import pipeline
 
 from calmix.data import read_examples

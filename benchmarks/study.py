@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from cpu import processor
+from common import processor
 
 if TYPE_CHECKING:
     from calmix.training.keeping import Fit
