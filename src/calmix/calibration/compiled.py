@@ -102,10 +102,10 @@ def _count(
             word[0] = largest
             confidence, hit = float(number[0]), bits[row, label] == largest
             if confidence <= 0.51 and hit:  # above, no other class can be as large
-                for k in range(label):
-                    if bits[row, k] == largest:
-                        hit = False
-                        break
+                earlier = 0
+                for k in range(label):  # to the end: a loop that may leave early compares one by one
+                    earlier += bits[row, k] == largest
+                hit = earlier == 0
         where = min(max(int(np.ceil(confidence * bins)) - 1, 0), bins - 1)
         # The product may have rounded to the other side of an edge.
         if where > 0 and confidence <= edges[where]:
