@@ -1,5 +1,6 @@
 """Which samples share a batch."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,27 @@ def test_each_sample_is_in_one_batch_and_one_batch_at_most_is_partial(n: int, ba
     assert sorted(np.concatenate(batches)) == list(range(n))
     partial = [len(batch) for batch in batches if len(batch) < batch_size]
     assert partial == ([n % batch_size] if n % batch_size else [])
+
+
+@given(n=st.integers(1, 5000), batch_size=st.integers(1, 40), seed=st.integers(0, 5))
+@settings(max_examples=60)
+def test_even_batches_are_as_many_and_differ_by_one_row_at_most(n: int, batch_size: int, seed: int) -> None:
+    batches = uniform(replace(_pool(n, batch_size, seed=seed), even=True))
+    assert sorted(np.concatenate(batches)) == list(range(n))
+    sizes = [len(batch) for batch in batches]
+    assert len(sizes) == -(-n // batch_size) and max(sizes) <= batch_size and max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("cycle", [False, True])
+def test_even_halves_keep_to_their_sides(cycle: bool) -> None:
+    side = np.array([0] * 21 + [1] * 30)
+    rng = np.random.default_rng(0)
+    batches = two_sided("side", cycle=cycle)(Pool(np.full(51, 5), None, 8, rng, rng, {"side": side}, even=True))
+    for batch in batches:
+        sides = side[batch]
+        half = len(batch) // 2
+        assert (sides == 1).all() or (len(set(sides[:half])) == len(set(sides[half:])) == 1 and len(batch) % 2 == 0)
+    assert set(np.concatenate(batches)) == set(range(51))
 
 
 def test_rows_of_a_batch_are_of_similar_length() -> None:

@@ -8,7 +8,7 @@ import tiny
 import torch
 
 from calmix.mixing import choose
-from calmix.models import encode
+from calmix.models import Preparation, encode, pack_images
 from calmix.training.batches import Part, TrainingSet, epoch_steps, seed_for, training_set
 
 
@@ -30,6 +30,13 @@ def test_every_row_comes_once_an_epoch() -> None:
     steps = layout(packed(29))
     assert sorted(row for step in steps for row in rows_of(step)) == list(range(29))
     assert sorted(len(rows_of(step)) for step in steps) == [5, 8, 8, 8]
+
+
+def test_images_come_in_batches_of_even_size_for_the_sake_of_batch_norm() -> None:
+    data = tiny.images(25)
+    steps = layout(training_set(data, pack_images(data, Preparation(8, 8, (0.5,) * 3, (0.5,) * 3))))
+    assert sorted(row for step in steps for row in rows_of(step)) == list(range(25))
+    assert sorted(len(rows_of(step)) for step in steps) == [6, 6, 6, 7]
 
 
 def test_epochs_differ_and_the_seed_decides_how() -> None:

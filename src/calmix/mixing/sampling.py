@@ -29,6 +29,9 @@ class Pool:
     of like length at the same step, and still each its own."""
     signals: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """What the recipe's guide told about each sample; empty while there are no dynamics yet."""
+    even: bool = False
+    """Whether batches are made as equal in size as can be, instead of full ones and a rest: batch norm over a few rows
+    is noise, and an update from it can undo an epoch."""
 
 
 Sampling = Callable[[Pool], list[NDArray[np.int64]]]
@@ -81,10 +84,11 @@ def _alike(pool: Pool) -> list[NDArray[np.int64]]:
 def _bucketed(pool: Pool, shuffled: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
     """Return samples in batches of `size`, sorted by length within stretches of many batches."""
     batches: list[NDArray[np.int64]] = []
-    stretch = _STRETCH * size
+    stretch = max(1, len(shuffled)) if pool.even else _STRETCH * size
     for start in range(0, len(shuffled), stretch):
         part = shuffled[start : start + stretch]
         # A stable sort on shuffled samples: equal lengths stay in random order.
         part = part[np.argsort(pool.lengths[part], kind="stable")]
-        batches += [part[i : i + size] for i in range(0, len(part), size)]
+        cuts = -(-len(part) // size) if pool.even else np.arange(size, len(part), size)
+        batches += np.array_split(part, cuts)
     return batches

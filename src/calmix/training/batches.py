@@ -178,7 +178,8 @@ def _laid_out(
     data: TrainingSet, recipe: Recipe, epoch: int, *, batch_size: int, seed: int, signals: Mapping[str, NDArray[Any]]
 ) -> list[NDArray[np.int64]]:
     rng, common = np.random.default_rng([seed, epoch]), np.random.default_rng(epoch)
-    return recipe.batches(Pool(data.packed.host_lengths, data.packed.counts, batch_size, rng, common, signals))
+    even = isinstance(data.packed, Pixels)
+    return recipe.batches(Pool(data.packed.host_lengths, data.packed.counts, batch_size, rng, common, signals, even))
 
 
 def _part(data: TrainingSet, share: NDArray[np.int64], rows: NDArray[np.int64], order: Tensor, batch: int) -> Part:
