@@ -1,0 +1,202 @@
+"""The default against the papers' methods and ensembles, from the runs of `default_runs.py`: tables, ranks, tests.
+
+    python benchmarks/default_judged.py OUT --out FOLDER
+
+OUT has a folder for each process that trained. What each trained is told from its log: a model, and tasks that the
+default was developed on or that had no say in it. Nothing is chosen here. Temperatures and slopes are fitted on dev;
+all figures are of test sets, in domain and out of it.
+"""
+
+import argparse
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from default_corrections import ERRORS, beyond_guessing
+from default_figures import (
+    SEEDS,
+    Choice,
+    Table,
+    arranged,
+    difference,
+    mean,
+    per_task,
+    ranks,
+    rows_of,
+    sets_of,
+    shown_figure,
+)
+from default_reading import Runs, ensemble, load
+from default_tasks import CONFIRMATION
+from default_training import MAPPED, MAPS, TAUGHT, TEACHES
+
+RAW = "raw"
+EPOCHS = "erm, epochs 2 and 3"
+AUTO, BASE, FIVE = ("erm", RAW, "auto"), ("erm", RAW, "TS"), ("5 × erm", RAW, "TS")
+OWN = ("own", RAW, "auto")
+METHODS: dict[Choice, str] = {
+    ("erm", RAW, "none"): "`erm`",
+    BASE: "`erm` + TS",
+    ("input-mixup", RAW, "TS"): "`input-mixup` + TS",
+    ("aum-saliency", RAW, "TS"): "`aum-saliency` + LS + TS",
+    ("tdmixup", RAW, "TS"): "`tdmixup` + TS",
+    ("informed-sd", RAW, "none"): "informed + self-distillation",
+    ("informed-sd", RAW, "TS"): "the same + TS",
+    ("erl", RAW, "TS"): "`erl` + TS",
+    AUTO: "**`auto`**",
+    OWN: "`auto`, own=0.5",
+    ("own-quarter", RAW, "auto"): "`auto`, own=0.25",
+    (EPOCHS, RAW, "TS"): "`erm`, epochs 2 and 3 averaged + TS",
+    (EPOCHS, RAW, "auto"): "`auto`, epochs 2 and 3 averaged",
+    ("2 × erm", RAW, "TS"): "2 × `erm` + TS",
+    ("3 × erm", RAW, "TS"): "3 × `erm` + TS",
+    FIVE: "5 × `erm` + TS",
+    ("5 × erm", RAW, "auto"): "5 × `erm`, cooled as by `auto`",
+}
+COLUMNS = [(data, figure) for data in ("test", "away")
+           for figure in ("accuracy", "ece", "debiased_ece", "nll", "brier", "aurc")]  # fmt: skip
+RANKED = [("test", "ece"), ("test", "nll"), ("test", "brier"), ("test", "aurc"), ("away", "ece"), ("away", "nll")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args()
+    text, rows = [], []
+    for title, folders in parts_of(asked.folder).items():
+        runs = with_epochs(load(folders))
+        found = judged(runs)
+        text += [f"# {title}", "", *report(runs, arranged(found), costs_of(folders))]
+        rows += [{"part": title, **row} for row in found]
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "judged.md").write_text("\n".join(text), encoding="utf-8")
+    with (asked.out / "figures.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
+
+
+def parts_of(folder: Path) -> dict[str, list[Path]]:
+    """Return the folders of processes that belong together: a model, and tasks of one kind."""
+    found: dict[str, list[Path]] = {}
+    for log in sorted(folder.glob("*/log.json")):
+        settings = json.loads(log.read_text(encoding="utf-8"))["settings"]
+        new = set(settings["tasks"].split(",")) <= set(CONFIRMATION)
+        model = Path(settings["model"]).name
+        title = f"{'Tasks that had no say' if new else 'Development tasks'}, {model}"
+        found.setdefault(title, []).append(log.parent)
+    return dict(sorted(found.items(), key=lambda item: ("gte" in item[0], "no say" in item[0])))
+
+
+def with_epochs(runs: Runs) -> Runs:
+    """Return runs with the mean of what the last two epochs of plain ones say; distances are the chosen epoch's."""
+    more: Runs = {}
+    for task, way, variant in runs:
+        if variant == "epoch3":
+            seeds = {}
+            for seed, sets in runs[task, way, RAW].items():
+                both = ensemble(runs[task, way, f"epoch{epoch}"][seed] for epoch in (2, 3))
+                seeds[seed] = {name: replace(said, far=sets[name].far) for name, said in both.items()}
+            more[task, EPOCHS, RAW] = seeds
+    return runs | more
+
+
+def judged(runs: Runs) -> list[dict[str, Any]]:
+    """Return the figures of each method on each task and seed; of methods that all tasks have."""
+    tasks = sorted({key[0] for key in runs})
+    rows = []
+    for choice in METHODS:
+        way, variant, _ = choice
+        if all((task, way.split(" × ")[-1], variant) in runs for task in tasks):
+            for task in tasks:
+                found = sets_of(runs, task, way, variant)
+                for seed, sets in enumerate(found[:1] if "×" in way else found):
+                    rows += rows_of(task, choice, seed, sets)
+    return rows
+
+
+def costs_of(folders: Sequence[Path]) -> dict[str, float]:
+    """Return what each way to train costs in plain runs, the run that maps and the teacher's included, by its steps."""
+    steps: dict[tuple[str, str], int] = {}
+    for folder in folders:
+        for run in json.loads((folder / "log.json").read_text(encoding="utf-8"))["runs"]:
+            steps[run["way"], run["task"]] = run["steps"]
+    costs = {EPOCHS: 1.0}
+    for way in {way for way, _ in steps}:
+        before = [MAPS, TEACHES] if way in TAUGHT else [MAPS] if way in MAPPED else []
+        share = [sum(steps[each, task] for each in [*before, way]) / steps[MAPS, task] for w, task in steps if w == way]
+        costs[way] = float(np.mean(share))
+    return costs
+
+
+def report(runs: Runs, table: Table, costs: Mapping[str, float]) -> list[str]:
+    """Return the tables of one model on one kind of tasks, as Markdown."""
+    keys, tasks = list(table), list(table[BASE]["test"])
+    away = list(table[BASE].get("away", {}))
+    shown = ["| method | runs | " + " | ".join(_head(*column) for column in COLUMNS) + " |"]
+    shown += ["|" + "---|" * (len(COLUMNS) + 2)]
+    for key in keys:
+        count, _, of = key[0].rpartition(" × ")
+        cost = costs[of] * int(count or 1)
+        cells = [shown_figure(f, mean(table, key, d, f, tasks if d == "test" else away)) for d, f in COLUMNS]
+        shown.append(f"| {METHODS[key]} | {cost:.1f} | {' | '.join(cells)} |")
+    out = [f"{len(tasks)} tasks in domain, {len(away)} of them elsewhere; {SEEDS} seeds.", "", *shown, ""]
+    out += ["## Mean ranks over tasks", "", "1 is best. Last row: how likely such ranks are by chance (Friedman).", ""]
+    placed = [ranks(table, keys, data, figure) for data, figure in RANKED]
+    out += ["| method | " + " | ".join(_head(*column) for column in RANKED) + " |", "|" + "---|" * (len(RANKED) + 1)]
+    for key in keys:
+        out.append(f"| {METHODS[key]} | {' | '.join(f'{found[key]:.1f}' for found, _ in placed)} |")
+    out.append(f"| p | {' | '.join(f'{chance:.2g}' for _, chance in placed)} |")
+    out += ["", "## `auto` minus each other, with 95 % intervals", ""]
+    out += compared(runs, [(AUTO, key) for key in keys if key != AUTO])
+    if OWN in keys:
+        out += ["", "`auto` with own=0.5 minus each other:", ""]
+        out += compared(runs, [(OWN, key) for key in (BASE, AUTO, FIVE)])
+    out.append("")
+    out += ["## By task: ECE and NLL, test / other domain", "", *per_task(table, keys, "away", METHODS), ""]
+    out += ["## Where `auto` falls back to the temperature alone", "", *fallen_back(runs, tasks), ""]
+    return out
+
+
+def compared(runs: Runs, pairs: Sequence[tuple[Choice, Choice]]) -> list[str]:
+    """Return the differences of pairs as a Markdown table: p is over tasks, `worst` is the task that loses most."""
+    shown = ["| minus | accuracy | ECE | NLL | worst task's ECE | ECE elsewhere | NLL elsewhere | worst elsewhere |"]
+    shown += ["|" + "---|" * 8]
+    for first, second in pairs:
+        inside, outside = difference(runs, first, second, "away")
+        cells = [_told(inside, figure) for figure in ("accuracy", "ece", "nll")] + [f"{inside['ece'][4].max():+.2f}"]
+        cells += [_told(outside, figure) for figure in ("ece", "nll")] + [f"{outside['ece'][4].max():+.2f}"]
+        shown.append(f"| {METHODS[second]} | {' | '.join(cells)} |")
+    return shown
+
+
+def _told(found: Mapping[str, Any], figure: str) -> str:
+    (point, low, high, chance, _), digits = found[figure], 4 if figure == "nll" else 2
+    by_tasks = "" if np.isnan(chance) else f", p = {chance:.3f}"
+    return f"{point:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]{by_tasks}"
+
+
+def _head(data: str, figure: str) -> str:
+    name = {"accuracy": "accuracy", "brier": "Brier"}.get(
+        figure, figure.upper().replace("DEBIASED_ECE", "debiased ECE")
+    )
+    return name if data == "test" else f"{name} elsewhere"
+
+
+def fallen_back(runs: Runs, tasks: Sequence[str]) -> list[str]:
+    """Return by how many standard errors plain runs beat guessing on dev, and whether that is enough."""
+    shown = ["| task | standard errors beyond guessing, by seed | falls back |", "|---|---|---|"]
+    for task in tasks:
+        found = [beyond_guessing(sets["dev"]) for sets in list(runs[task, "erm", RAW].values())[:SEEDS]]
+        count = sum(value <= ERRORS for value in found)
+        shown.append(f"| {task} | {', '.join(f'{value:.1f}' for value in found)} | {count} of {len(found)} |")
+    return shown
+
+
+if __name__ == "__main__":
+    main()
