@@ -115,13 +115,13 @@ def difference(runs: Runs, first: Choice, second: Choice, elsewhere: str, draws:
                 continue
             a, b = (sums_of(runs, task, choice, name) for choice in (first, second))
             points.append(folded(a.mean(1)) - folded(b.mean(1)))
-            drawn = []
-            for _ in range(draws):
-                rows = rng.multinomial(a.shape[1], np.full(a.shape[1], 1 / a.shape[1])) / a.shape[1]
-                seeds = rng.integers(0, len(a), len(a))
-                drawn.append(
-                    folded(np.einsum("n,snk->sk", rows, a[seeds])) - folded(np.einsum("n,snk->sk", rows, b[seeds]))
-                )
+            counts = rng.multinomial(a.shape[1], np.full(a.shape[1], 1 / a.shape[1]), size=draws) / a.shape[1]
+            seeds = rng.integers(0, len(a), (draws, len(a)))
+            ours, theirs = (
+                np.take_along_axis(np.einsum("dn,snk->dsk", counts, x, optimize=True), seeds[:, :, None], 1)
+                for x in (a, b)
+            )
+            drawn = [folded(x) - folded(y) for x, y in zip(ours, theirs, strict=True)]
             spread.append(drawn)
         point, all_drawn = np.mean(points, axis=0), np.mean(spread, axis=0)
         low, high = np.quantile(all_drawn, [0.025, 0.975], axis=0) - (all_drawn.mean(0) - point)
@@ -149,7 +149,7 @@ def told(found: Sequence[Mapping[str, Any]]) -> list[str]:
             by_tasks = "" if np.isnan(chance) else f" (over tasks p = {chance:.3f})"
             parts.append(f"{name} {point:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]{by_tasks}")
         worst = " ".join(f"{value:+.2f}" for value in each["ece"][4])
-        lines.append(f"- {each['data']}: {', '.join(parts)}; ECE by task {worst}")
+        lines.append(f"- {each['data']}: {', '.join(parts)}; ECE by task, A to Z: {worst}")
     return lines
 
 
