@@ -32,7 +32,9 @@ def test_even_batches_are_as_many_and_differ_by_one_row_at_most(n: int, batch_si
     batches = uniform(replace(_pool(n, batch_size, seed=seed), even=True))
     assert sorted(np.concatenate(batches)) == list(range(n))
     sizes = [len(batch) for batch in batches]
-    assert len(sizes) == -(-n // batch_size) and max(sizes) <= batch_size and max(sizes) - min(sizes) <= 1
+    assert len(sizes) == -(-n // batch_size)
+    assert max(sizes) <= batch_size
+    assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize("cycle", [False, True])
