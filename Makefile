@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help env demo test test-all lint format clean
+.PHONY: help env demo test test-all audit lint format clean
 
 help:
 	@echo "make demo      train on the shipped messages, plainly and with mixup, and print both (first run installs)"
 	@echo "make test      lint, types and the fast tests"
 	@echo "make test-all  the slow tests too: a real encoder, several processes"
+	@echo "make audit     compare the versions in constraints.txt with known vulnerabilities (needs a network)"
 	@echo "make format    let ruff format and fix"
 
 env: $(VENV)/.dev
@@ -42,9 +43,14 @@ test: lint
 test-all: lint
 	$(BIN)/pytest -n 2 --dist loadfile
 
+audit:
+	$(PYTHON) -m venv $(VENV)-audit
+	$(VENV)-audit/bin/pip install --quiet pip-audit
+	$(VENV)-audit/bin/pip-audit -r constraints.txt --no-deps --disable-pip --strict $(AUDIT)
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) demo-run build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-audit demo-run build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

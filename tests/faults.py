@@ -9,13 +9,14 @@ import gc
 import importlib
 import json
 import os
+import random
 import resource
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,11 @@ from calmix.data import Examples, write_table
 # What Python tells before it changes a file, and where, among the arguments, the folder of a bare name is.
 _CHANGES = {"os.rename": 2, "os.remove": 1, "os.mkdir": 2, "os.rmdir": 1}
 _WRITING = os.O_WRONLY | os.O_RDWR
+
+# Files larger than this cannot be written: run.toml and the state's JSON, logs and predictions, weights.
+SIZES = (300, 3_000, 30_000)
+RANDOM = 20
+"""At how many random moments each command is killed."""
 
 
 @dataclass(frozen=True)
@@ -274,3 +280,41 @@ def _table(examples: Examples, path: Path) -> str:
     labels = [examples.label_names[k] for k in examples.labels]
     write_table(examples.table.append_column("label", pa.array(labels)), path)
     return str(path)
+
+
+def deaths(name: str, ended: Ended, every: int = 1) -> Iterator[tuple[str, Death]]:
+    """Yield each way in which a command is killed, by kind; its random moments are the same every time."""
+    for change in range(1, len(ended.changes) + 1, every):
+        yield "changes", Death(change=change)
+    draw = random.Random(name)
+    for _ in range(RANDOM):
+        yield "moments", Death(seconds=draw.random() * ended.seconds)
+    for size in SIZES:
+        yield "sizes", Death(size=size)
+
+
+def tried(command: Command, root: Path, *, every: int = 1) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a command leaves if it is left alone, and how often it left that after it was killed in each way."""
+    reference = command.place(root / "reference")
+    ended = forked(partial(command.run, reference), reference)
+    assert ended.code == 0, ended.err
+    expected = left_in(reference)
+    found: dict[str, Any] = {"changes_there_are": len(ended.changes), "every": every}
+    for kind, death in deaths(command.name, ended, every):
+        place = command.place(root / "place")
+        victim = forked(partial(command.run, place), place, death)
+        again = command.again(place)
+        same = again.code == 0 and left_in(place) == expected
+        count(found, kind, str(death), died=victim.killed, same=same)
+        shutil.rmtree(place)
+    return expected, found
+
+
+def count(found: dict[str, Any], kind: str, what: str, *, died: bool, same: bool) -> None:
+    """Count what came of a fault, and keep what it was if something was lost."""
+    counted = found.setdefault(kind, {"tried": 0, "died": 0, "same": 0, "failed": []})
+    counted["tried"] += 1
+    counted["died"] += died
+    counted["same"] += same
+    if not same:
+        counted["failed"].append(what)

@@ -11,14 +11,11 @@ import argparse
 import importlib
 import json
 import os
-import random
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,9 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 KNOWN, PAGE = ROOT / "results" / "reliability" / "faults.json", ROOT / "docs" / "reliability.md"
 _MEMORY = "/dev/shm"
 BEGIN, END = "<!-- made by tools/reliability_page.py -->", "<!-- until here -->"
-SIZES = (300, 3_000, 30_000)
 DISKS = (4, 90, 200, 300, 400)
-RANDOM = 20
 
 # Fault → what happens, and the tests that show it.
 TESTED = {
@@ -52,45 +47,13 @@ TESTED = {
 }
 
 
-def points(name: str, ended: Any, every: int, faults: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each way in which a command is killed, by kind."""
-    for change in range(1, len(ended.changes) + 1, every):
-        yield "changes", faults.Death(change=change)
-    draw = random.Random(name)
-    for _ in range(RANDOM):
-        yield "moments", faults.Death(seconds=draw.random() * ended.seconds)
-    for size in SIZES:
-        yield "sizes", faults.Death(size=size)
-
-
 def tried(command: Any, root: Path, every: int, faults: Any) -> dict[str, Any]:
-    """Return how often a command was killed in each way, and how often it then came to the same files."""
-    reference = command.place(root / "reference")
-    ended = faults.forked(partial(command.run, reference), reference)
-    assert ended.code == 0, ended.err
-    expected = faults.left_in(reference)
-    found: dict[str, Any] = {"changes_there_are": len(ended.changes), "every": every}
-    for kind, death in points(command.name, ended, every, faults):
-        place = command.place(root / "place")
-        victim = faults.forked(partial(command.run, place), place, death)
-        again = command.again(place)
-        same = again.code == 0 and faults.left_in(place) == expected
-        count = found.setdefault(kind, {"tried": 0, "died": 0, "same": 0, "failed": []})
-        count["tried"] += 1
-        count["died"] += victim.killed
-        count["same"] += same
-        if not same:
-            count["failed"].append(str(death))
-        shutil.rmtree(place)
+    """Return how often a command met each fault, and how often it then came to the same files."""
+    expected, found = faults.tried(command, root, every=every)
     for size in DISKS if os.geteuid() == 0 and command.start is None else ():
-        count = found.setdefault("disks", {"tried": 0, "died": 0, "same": 0, "failed": []})
         same, full = _on_a_small_disk(command, root / "disk", size, expected, faults)
-        count["tried"] += 1
-        count["died"] += full
-        count["same"] += same
-        if not same:
-            count["failed"].append(f"{size} KiB")
-    return found
+        faults.count(found, "disks", f"{size} KiB", died=full, same=same)
+    return dict(found)
 
 
 def _on_a_small_disk(command: Any, place: Path, size: int, expected: Any, faults: Any) -> tuple[bool, bool]:
@@ -172,7 +135,7 @@ def main() -> int:
     whole = not (options.page or options.tests or options.only)
     if KNOWN.is_file() and not whole:
         known = json.loads(KNOWN.read_text())
-        known["whole"] = known["whole"] and options.page
+        known["whole"] = options.page and known.get("whole", False)
     if not (options.page or options.tests):
         sys.path.insert(0, str(ROOT / "tests"))
         faults: Any = importlib.import_module("faults")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -25,6 +26,7 @@ from calmix.mixing import choose, fill_tokens
 from calmix.models import encode, load_for_training
 from calmix.training import loop, train
 from calmix.training.batches import epoch_steps, training_set
+from calmix.training.interrupting import Interrupted
 from calmix.training.optimising import adamw
 from calmix.training.stepping import Stepper
 
@@ -158,11 +160,38 @@ def test_a_finished_run_is_told_to_every_process(calm: Path, tmp_path: Path) -> 
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["rows"]["train"] == 10
 
 
+def test_a_ctrl_c_in_one_process_stops_all_at_the_same_step_and_they_go_on(calm: Path, tmp_path: Path) -> None:
+    # What several processes record of an epoch cannot be saved before its end.
+    said = "stopped at step 6 of 9, not saved; the same command goes on from step 3"
+
+    def pressed(out: Path, number: int) -> str:
+        """Train, and have the second process interrupted in the middle of a step."""
+        step, taken = Stepper.step, []
+
+        def interrupted(self: Stepper, *args: Any) -> None:
+            taken.append(1)
+            if len(taken) == number and os.environ["RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGINT)
+            step(self, *args)
+
+        Stepper.step = interrupted  # type: ignore[method-assign]  # in a process of its own
+        try:
+            run(calm, out, 24, epochs=3, checkpoint_epochs=1)
+        except Interrupted as stop:
+            return str(stop)
+        return "done"
+
+    assert together(2, lambda: pressed(tmp_path / "run", 5)) == [said, said]
+    assert together(2, lambda: pressed(tmp_path / "run", 0)) == ["done", "done"]
+    assert together(2, lambda: pressed(tmp_path / "whole", 0)) == ["done", "done"]
+    for name in ("model/model.safetensors", "predictions-dev.parquet"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
 # One process dies once, in the middle of the second epoch, as a machine would that loses its power.
 DYING = """
 import os, signal
 from pathlib import Path
-from calmix.recipes import Recipe, clean
 
 taken = []
 

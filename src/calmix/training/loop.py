@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from numpy.typing import NDArray
@@ -36,6 +37,8 @@ __all__ = ["Progress", "epoch_entry", "fit", "predict_everywhere"]
 
 # Seconds between two looks at the device: reading a loss waits for everything queued before it.
 _POLL = 1.0
+# Steps after which several processes ask each other whether anyone was told to stop; asking waits for the device, too.
+_ASK = 8
 
 
 @dataclass(frozen=True)
@@ -146,7 +149,7 @@ def fit(
                     averaged.update()
                     run.step, run.batch = run.step + 1, run.batch + 1
                     settled = True
-                    if interrupted():
+                    if _stopping(interrupted(), accelerator, due=run.step % _ASK == 0 or run.batch == len(batches)):
                         raise KeyboardInterrupt
                     if time.monotonic() - polled >= _POLL:
                         poll()
@@ -174,10 +177,22 @@ def fit(
     return run
 
 
+def _stopping(told: bool, accelerator: Accelerator, *, due: bool) -> bool:
+    """Return whether to stop after this step: all processes at the same one, whichever of them was told to."""
+    if accelerator.num_processes == 1:
+        return told
+    return due and bool(accelerator.reduce(torch.tensor(int(told), device=accelerator.device)))
+
+
 def _stopped(keeper: Keeper, settled: bool, steps: int) -> Interrupted:
     """Return what to raise for a Ctrl-C, the state of the run being saved if it can be."""
     keeper.read()
-    what = "saved; the same command goes on from there" if settled and keeper.save() else "not saved"
+    if settled and keeper.save():
+        what = "saved; the same command goes on from there"
+    elif keeper.kept:
+        what = f"not saved; the same command goes on from step {keeper.kept}"
+    else:
+        what = "not saved"
     return Interrupted(f"stopped at step {keeper.run.step} of {steps}, {what}")
 
 
