@@ -38,7 +38,7 @@ from default_training import MAPPED, MAPS, TAUGHT, TEACHES
 RAW = "raw"
 EPOCHS = "erm, epochs 2 and 3"
 AUTO, BASE, FIVE = ("erm", RAW, "auto"), ("erm", RAW, "TS"), ("5 × erm", RAW, "TS")
-OWN, QUARTER = ("own", RAW, "auto"), ("own-quarter", RAW, "auto")
+OWN, QUARTER, ENTROPY = ("own", RAW, "auto"), ("own-quarter", RAW, "auto"), ("erl", RAW, "auto")
 METHODS: dict[Choice, str] = {
     ("erm", RAW, "none"): "`erm`",
     BASE: "`erm` + TS",
@@ -51,6 +51,9 @@ METHODS: dict[Choice, str] = {
     AUTO: "**`auto`**",
     OWN: "`auto`, own=0.5",
     QUARTER: "`auto`, own=0.25",
+    ENTROPY: "`auto`, entropy=0.1",
+    ("input-mixup", RAW, "auto"): "`input-mixup`, cooled as by `auto`",
+    ("aum-saliency", RAW, "auto"): "`aum-saliency` + LS, cooled as by `auto`",
     (EPOCHS, RAW, "TS"): "`erm`, epochs 2 and 3 averaged + TS",
     (EPOCHS, RAW, "auto"): "`auto`, epochs 2 and 3 averaged",
     ("2 × erm", RAW, "TS"): "2 × `erm` + TS",
@@ -163,7 +166,7 @@ def main_tables(runs: Runs, table: Table, costs: Mapping[str, float]) -> list[st
     out.append(f"| p | {' | '.join(f'{chance:.2g}' for _, chance in placed)} |")
     out += ["", "## `auto` minus each other, with 95 % intervals", ""]
     out += compared(runs, [(AUTO, key) for key in keys if key != AUTO])
-    for own in (key for key in (OWN, QUARTER) if key in keys):
+    for own in (key for key in (OWN, QUARTER, ENTROPY) if key in keys):
         out += ["", f"{METHODS[own]} minus each other:", ""]
         out += compared(runs, [(own, key) for key in (BASE, AUTO, FIVE)])
     return [*out, ""]
