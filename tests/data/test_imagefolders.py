@@ -54,6 +54,12 @@ def test_splits(folder):
         read_examples(place, split="dev")
 
 
+@pytest.mark.parametrize("name", ["dev", "validation", "valid", "val"])
+def test_a_dev_set_has_many_names(folder, name):
+    place = folder("train/a/x.png", "train/b/x.png", f"{name}/b/y.png")
+    assert len(read_examples(place, split="dev", label_names=("a", "b"))) == 1
+
+
 def test_classes_may_be_called_like_splits(folder):
     assert read_examples(folder("train/x.png", "test/x.png")).label_names == ("test", "train")
 

@@ -44,6 +44,16 @@ def quick_images(image_checkpoint: Checkpoint, tmp_path: Path) -> Quick:
     return run
 
 
+def test_of_a_folder_with_splits_each_data_set_is_its_own(quick_images: Quick, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    for seed, (split, rows) in enumerate([("train", 24), ("val", 9), ("test", 6)]):
+        tiny.image_folder(folder / split, rows, seed=seed)
+    run = quick_images(train=folder, dev=folder, test=folder, ood={"other": folder})
+    judged = {name: figures["before"]["n"] for name, figures in run.metrics["splits"].items()}
+    assert judged == {"dev": 9, "test": 6, "ood-other": 6}
+    assert read_table(tmp_path / "run" / "datamap.parquet").num_rows == 24
+
+
 def test_a_folder_of_images_becomes_a_calibrated_checkpoint(tmp_path: Path, image_checkpoint: Checkpoint) -> None:
     folder = tiny.image_folder(tmp_path / "images", 60)
     test = tiny.image_folder(tmp_path / "test", 30, seed=1)

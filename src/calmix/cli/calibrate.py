@@ -54,7 +54,13 @@ def calibrate(
     check_there(dev)
     classifier = predictor(model, ensemble, mc_dropout, dropout)
     examples = read_examples(
-        dev, label_names=classifier.label_names or None, text=text, text_b=text_b, choices=choices, label=label
+        dev,
+        label_names=classifier.label_names or None,
+        text=text,
+        text_b=text_b,
+        choices=choices,
+        label=label,
+        split="dev",
     )
     seen = max(trained_on(each, examples) for each in (model, *(ensemble or [])))
     if 2 * seen > len(examples):

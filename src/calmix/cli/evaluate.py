@@ -151,7 +151,7 @@ def _from_model(
     from calmix.training.unfamiliar import ask
 
     known = classifier.label_names or None
-    sets = {file: read_examples(file, label_names=known, **columns) for file in files}  # type: ignore[arg-type]
+    sets = {file: read_examples(file, label_names=known, split="test", **columns) for file in files}  # type: ignore[arg-type]
     found = {}
     for file, examples in sets.items():
         with working_bar(Path(file).name, len(examples), quiet) as bar:

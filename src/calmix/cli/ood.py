@@ -61,7 +61,7 @@ def ood(
     asked = unfamiliar(ood)
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices}
     first = load(named[0][1])
-    examples = read_examples(test, label_names=first.label_names or None, label=label, **columns)
+    examples = read_examples(test, label_names=first.label_names or None, label=label, split="test", **columns)
     outside = unfamiliar_sets(asked, first, examples, columns=columns, seed=seed)
     # Everything that can be wrong is, before the first of many predictions.
     loaded: list[tuple[str, str, Predictor]] = []

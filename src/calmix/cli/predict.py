@@ -39,7 +39,7 @@ def predict(
 
     if out is not None:
         check_writable(out)
-    examples = read_examples(file, text=text, text_b=text_b, choices=choices, id=id, labelled=False)
+    examples = read_examples(file, text=text, text_b=text_b, choices=choices, id=id, labelled=False, split="test")
     classifier = predictor(model, ensemble, mc_dropout, dropout, precision)
     if abstain and classifier.beside.threshold is None:
         raise InputError(f"{model}: has no threshold to abstain by: train or calibrate it with --guarantee")

@@ -22,7 +22,7 @@ __all__ = ["find_idx", "is_idx", "read_idx"]
 
 # "train-images-idx3-ubyte.gz"; some copies have a dot before "idx3".
 _IMAGES = re.compile(r"(.*)images([-.])idx3-ubyte(\.gz|\.xz|\.zst)?")
-_PREFIXES = {"test": ("t10k", "test")}
+_PREFIXES = {"test": ("t10k", "test"), "dev": ("dev", "validation", "valid", "val")}
 
 
 def is_idx(path: str | Path) -> bool:

@@ -19,7 +19,8 @@ from calmix.errors import CalmixWarning, InputError
 __all__ = ["IMAGE_ENDINGS", "read_image_folder"]
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif")
-_SPLITS = ("train", "test", "dev", "val", "valid", "validation")
+_DEV = ("dev", "validation", "valid", "val")
+_SPLITS = ("train", "test", *_DEV)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -81,9 +82,10 @@ def _split_folder(folder: Path, split: str, origin: Origin) -> Path:
     )
     if not divided:
         return folder
-    if split not in inside:
-        raise origin.error(f"there is no folder {shown(split)} in it (there are: {listed(sorted(inside))})")
-    return folder / split
+    for name in _DEV if split == "dev" else (split,):
+        if name in inside:
+            return folder / name
+    raise origin.error(f"there is no folder {shown(split)} in it (there are: {listed(sorted(inside))})")
 
 
 def _walk(top: Path, root: Path, origin: Origin) -> tuple[list[Path], list[Path]]:

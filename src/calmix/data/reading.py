@@ -51,7 +51,8 @@ def read_examples(
         votes: the column of label distributions, which then decide the labels.
         label_names: the only labels allowed, in the order of the class indices.
         labelled: True when every row must have a label, False to ignore labels, None to take those there are.
-        split: which split of a hub data set, or of a folder that is divided into them.
+        split: which split of a hub data set, or of a folder that is divided into them; `dev` is called `validation`
+            on the hub.
     """
     name = os.fspath(source)
     if os.path.isdir(name) or is_idx(name):
@@ -66,7 +67,7 @@ def read_examples(
         except OSError as error:
             raise Origin(name).error(f"cannot be read ({error.strerror})") from error
     if isinstance(source, str) and names_hub(source):
-        table, origin = read_hub(source, split), Origin(source)
+        table, origin = read_hub(source, "validation" if split == "dev" else split), Origin(source)
     else:
         table = read_table(name)
         origin = Origin(name, header=format_of(name)[0] in ("csv", "tsv"))

@@ -73,15 +73,15 @@ def prepare_sets(
         learn, choose = _split(learn, dev_fraction, seed)
         notes.append(f"dev: {len(choose)} rows split off the training set ({len(learn)} stay), stratified by label")
     else:
-        choose = _read(dev, columns, like=learn)
+        choose = _read(dev, columns, like=learn, split="dev")
     kept = None
     if guard:
         choose, kept = split_examples(choose, dev_fraction=0.5, seed=seed)
         notes.append(f"guard: {len(kept)} rows of the dev data kept for the guarantee ({len(choose)} stay)")
     if len(choose) < _FEW:
         notes.append(f"dev: {len(choose)} rows are few to fit a temperature on: take the scaled figures as rough")
-    judged = {} if test is None else {"test": _read(test, columns, like=learn)}
-    judged |= {f"ood-{name}": _read(source, columns, like=learn) for name, source in ood.items()}
+    judged = {} if test is None else {"test": _read(test, columns, like=learn, split="test")}
+    judged |= {f"ood-{name}": _read(source, columns, like=learn, split="test") for name, source in ood.items()}
     others = {"dev": choose, **judged}
     seen = (learn.digest(), *((name, examples.digest()) for name, examples in others.items()))
     notes += reused("hygiene", seen, lambda: hygiene_lines(learn, others))
@@ -167,7 +167,12 @@ def _split(examples: Examples, fraction: float, seed: int) -> tuple[Examples, Ex
 
 
 def _read(
-    source: Source, columns: Mapping[str, str | None], like: Examples | None = None, *, unlabelled: bool = False
+    source: Source,
+    columns: Mapping[str, str | None],
+    like: Examples | None = None,
+    *,
+    split: str = "train",
+    unlabelled: bool = False,
 ) -> Examples:
     if isinstance(source, Examples):
         examples = source
@@ -178,7 +183,7 @@ def _read(
                 f"labels differ: {', '.join(examples.label_names)} here, {', '.join(like.label_names)} in training"
             )
     else:
-        known: dict[str, Any] = {**columns, "labelled": None if unlabelled else True}
+        known: dict[str, Any] = {**columns, "labelled": None if unlabelled else True, "split": split}
         if like is not None and like.label_names:
             known["label_names"] = like.label_names
         examples = read_examples(source, **known)

@@ -80,7 +80,7 @@ def unfamiliar_sets(
     for name, source in asked.items():
         given = like
         if source is not None:
-            given = read_examples(source, labelled=False, **columns)  # type: ignore[arg-type]
+            given = read_examples(source, labelled=False, split="test", **columns)
         model.check(given)
         if name in BUILTIN:
             generator = np.random.default_rng(seed)
