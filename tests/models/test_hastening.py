@@ -105,3 +105,17 @@ def test_who_asks_for_something_else_gets_it(checkpoint: Any, always: list[int],
     else:
         predict_logits(model, packed, dropout=Dropout(passes=2))
     assert set(always) <= {0}
+
+
+def test_a_processor_without_these_operations_predicts_as_it_can(
+    checkpoint: Any, monkeypatch: pytest.MonkeyPatch, always: list[int]
+) -> None:
+    def missing(*_: Any) -> Any:
+        raise NotImplementedError("no such operation here")
+
+    model, tokenizer = load_trained(checkpoint("bert"))
+    packed = encode(tiny.examples(20), tokenizer, max_length=64)
+    expected = ordinary(model, packed, monkeypatch)
+    monkeypatch.setattr(hastening, "_multiplied", missing)
+    np.testing.assert_array_equal(predict_logits(model, packed, tokens=150), expected)
+    assert always == [2, 0]
