@@ -118,6 +118,15 @@ def test_an_image_cut_short_is_named_when_it_is_decoded(folder):
         read_examples(place).images[0]
 
 
+def test_an_image_that_is_gone_when_it_is_needed_is_named(folder):
+    place = folder("a/x.png", "b/x.png")
+    examples = read_examples(place)
+    (place / "a" / "x.png").unlink()
+    with pytest.raises(InputError, match=r"x.png: cannot be read \(No such file or directory\)"):
+        examples.images[0]
+    assert examples.images[1].shape == (4, 4, 3)
+
+
 def test_links_stay_inside(folder, tmp_path):
     place = folder("a/x.png", "b/x.png")
     (place / "a" / "again.png").symlink_to("x.png")
