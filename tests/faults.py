@@ -104,6 +104,7 @@ def limit_files(size: int | None) -> None:
 
 
 def _victim(work: Callable[[], Any], watched: Path, death: Death, report: Path, errors: Path) -> int:
+    before = set(sys.modules)
     gc.freeze()  # or the first collection copies all memory of the process before
     with errors.open("w") as sink, open(os.devnull, "w") as nowhere:
         os.dup2(sink.fileno(), 2)
@@ -128,7 +129,7 @@ def _victim(work: Callable[[], Any], watched: Path, death: Death, report: Path, 
             traceback.print_exc(file=sink)
             code = 70
         signal.setitimer(signal.ITIMER_PROF, 0)
-        told = {"changes": changes, "seconds": time.process_time() - began, "modules": list(sys.modules)}
+        told = {"changes": changes, "seconds": time.process_time() - began, "modules": [*sys.modules.keys() - before]}
         sink.flush()
     limit_files(None)  # the report is no part of what may not grow
     report.write_text(json.dumps(told))

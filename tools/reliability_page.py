@@ -101,6 +101,7 @@ def table(known: dict[str, Any]) -> str:
             cells.append("–" if count is None else f"{count['same']} of {count['tried']}{_note(found, kind)}")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", "A cell says how often the same files were left in the end, of how many times it was tried.", ""]
+    lines += [f"The tests of other faults, all run on {known['tested']} (`--tests` runs them alone):", ""]
     lines += ["| other fault | what happens | tests that pass |", "| --- | --- | --- |"]
     for fault, (what, _) in TESTED.items():
         count = known["tests"].get(fault)
@@ -113,6 +114,10 @@ def _note(found: dict[str, Any], kind: str) -> str:
     if kind == "changes" and found["every"] > 1:
         return f" (there are {found['changes_there_are']})"
     return ""
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _processor_minutes() -> float:
@@ -135,7 +140,7 @@ def main() -> int:
     whole = not (options.page or options.tests or options.only)
     if KNOWN.is_file() and not whole:
         known = json.loads(KNOWN.read_text())
-        known["whole"] = options.page and known.get("whole", False)
+        known["whole"] = known["whole"] and not options.only
     if not (options.page or options.tests):
         sys.path.insert(0, str(ROOT / "tests"))
         faults: Any = importlib.import_module("faults")
@@ -145,11 +150,10 @@ def main() -> int:
                     began = time.monotonic()
                     known["commands"][name] = tried(command, Path(folder) / name, options.every, faults)
                     print(f"{name}: {known['commands'][name]}, {time.monotonic() - began:.0f} s", flush=True)
+        known |= {"when": _now(), "minutes": round(_processor_minutes())}
     if options.tests or whole:
-        known["tests"] = tested()
-    if not options.page:
-        known |= {"when": f"{datetime.now(UTC):%Y-%m-%d}", "minutes": round(_processor_minutes())}
-        write_json(KNOWN, known)
+        known |= {"tests": tested(), "tested": _now()}
+    write_json(KNOWN, known)
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     write_text(PAGE, f"{before}{BEGIN}\n\n{table(known)}\n\n{END}{rest.partition(END)[2]}")
     kinds = [count for found in known["commands"].values() for count in found.values() if isinstance(count, dict)]
