@@ -75,6 +75,8 @@ def tested() -> dict[str, Any]:
     chosen = " or ".join(words for _, words in TESTED.values())
     command = [sys.executable, "-m", "pytest", str(ROOT / "tests"), "-q", "-rA", "-p", "no:cacheprovider", "-k", chosen]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode != 0:
+        print(done.stdout, file=sys.stderr)
     lines = [line.split(" ") for line in done.stdout.splitlines() if line.startswith(("PASSED ", "FAILED ", "ERROR "))]
     found = {}
     for fault, (_, words) in TESTED.items():
