@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -138,6 +139,8 @@ def main() -> int:
     options = parser.parse_args()
     os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
+    # Shells start background jobs with Ctrl-C ignored, and the tests press it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     known: dict[str, Any] = {"commands": {}, "tests": {}, "whole": True}
     whole = not (options.page or options.tests or options.only)
     if KNOWN.is_file() and not whole:

@@ -192,6 +192,7 @@ def test_a_ctrl_c_in_one_process_stops_all_at_the_same_step_and_they_go_on(calm:
 DYING = """
 import os, signal
 from pathlib import Path
+from calmix.recipes import Recipe, clean
 
 taken = []
 
