@@ -1,6 +1,7 @@
 """Every command on images, and image files that are not what they should be."""
 
 import json
+import shutil
 import struct
 import zlib
 from collections.abc import Callable
@@ -119,6 +120,7 @@ def test_images_are_predicted_measured_and_calibrated(calmix: Any, folder: Path,
     predicted = read_table(place / "predicted.csv")
     assert predicted.num_rows == 36
     assert {f"p_{name}" for name in tiny.LABELS} <= set(predicted.column_names)
+    assert {Path(name) for name in predicted["image_from"].to_pylist()} == set(folder.rglob("*.png"))
     measured = calmix("evaluate", trained, folder, "--out", "judged", "--json")
     assert measured.code == 0, measured.err
     assert "accuracy" in measured.out
@@ -137,8 +139,12 @@ def test_noise_is_told_from_images(calmix: Any, folder: Path, trained: Path) -> 
 
 def test_a_network_of_images_is_exported(calmix: Any, folder: Path, trained: Path, place: Path) -> None:
     pytest.importorskip("onnxruntime")
-    ended = calmix("export", trained, "--check", folder, "--out", "exported")
+    split = place / "split" / "test"
+    shutil.copytree(folder, split)
+    shutil.copytree(next(folder.iterdir()), place / "split" / "train" / next(folder.iterdir()).name)
+    ended = calmix("export", trained, "--check", split.parent, "--out", "exported")
     assert ended.code == 0, ended.err
+    assert "on 36 images its probabilities" in ended.out
     assert {path.name for path in (place / "exported").iterdir()} >= {"model.onnx", "preprocessor_config.json"}
 
 

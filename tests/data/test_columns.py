@@ -119,6 +119,16 @@ def test_what_is_not_clear_is_asked(names, options, message):
     assert str(error.value).startswith("train.csv: ")
 
 
+def test_a_named_column_may_differ_in_case_and_blanks_where_only_one_does():
+    found = find("My  Comment", "the verdict ", text="my comment", label="The Verdict")
+    assert (found.text, found.label) == ("My  Comment", "the verdict ")
+    assert find("Text", "text", "label", text="text").text == "text"
+    with pytest.raises(InputError, match="no column 'TEXT'"):
+        find("Text", "text", "label", text="TEXT")
+    with pytest.raises(InputError, match="one column cannot be two things"):
+        find("Comment", "label", text="comment", label="COMMENT")
+
+
 def test_column_names_from_the_file_are_printed_safely():
     with pytest.raises(InputError) as error:
         find("evil\n\x1b[2J", "label")

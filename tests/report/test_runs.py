@@ -57,6 +57,9 @@ def test_what_is_no_finished_run_is_refused(make_run: Any, tmp_path: Path) -> No
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no run of ours"):
         read_run(tmp_path / "empty")
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="is a model without figures; `calmix evaluate` makes some"):
+        read_run(tmp_path / "empty")
     metrics = json.loads((folder / "metrics.json").read_text())
     (folder / "metrics.json").write_text("{")
     with pytest.raises(InputError, match="damaged"):

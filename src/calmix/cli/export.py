@@ -19,7 +19,7 @@ def export(
     model: Annotated[str, typer.Argument(help="Run folder or checkpoint.")],
     out: Annotated[Path, typer.Option(help="New folder for the exported model.")],
     check: Annotated[
-        str | None, typer.Option(help="Texts to compare on, best labelled; without it, the shipped messages.")
+        str | None, typer.Option(help="Texts or images to compare on, best labelled; without it, the shipped messages.")
     ] = None,
     to: Annotated[_Format, typer.Option(help="The format.")] = _Format.onnx,
     int8: Annotated[bool, typer.Option("--int8", help="Also write quantised weights, and measure them.")] = False,
@@ -43,16 +43,17 @@ def export(
     if check is None:
         examples = read_examples(corpus_path("test"), labelled=False)
     else:
-        examples = read_examples(check, label_names=classifier.label_names or None, labelled=None)
+        examples = read_examples(check, label_names=classifier.label_names or None, labelled=None, split="test")
     figures = export_onnx(classifier, examples, out=out, int8=int8)
     if as_json:
         print_json({"folder": str(out), **figures})
         return
+    what = "images" if examples.kind == "image" else "texts"
     for name in ("onnx", "int8"):
         if name in figures:
             found = figures[name]
             print(
-                f"{name}: {found['bytes'] / 2**20:.1f} MiB; on {figures['n']:,} texts its probabilities differ by "
+                f"{name}: {found['bytes'] / 2**20:.1f} MiB; on {figures['n']:,} {what} its probabilities differ by "
                 f"{found['largest_difference']:.2g} at most, {found['changed_predictions']} predictions change"
             )
             if "figures" in found:

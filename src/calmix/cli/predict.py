@@ -14,7 +14,7 @@ __all__ = ["predict"]
 
 def predict(
     model: Annotated[str, typer.Argument(help="Run folder or checkpoint.")],
-    file: Annotated[str, typer.Argument(help="CSV, TSV, JSONL or Parquet file with the texts.")],
+    file: Annotated[str, typer.Argument(help="CSV, TSV, JSONL or Parquet file with the texts; or a folder of images.")],
     out: Annotated[Path | None, typer.Option(help="CSV, JSONL or Parquet file; without it, CSV on stdout.")] = None,
     text: Annotated[str | None, typer.Option(help="Column with the text.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.")] = None,
@@ -26,7 +26,7 @@ def predict(
     id: Annotated[str | None, typer.Option(help="Column with a unique id.")] = None,
     precision: Annotated[
         Literal["fp32", "bf16"],
-        typer.Option(help="bf16 is about twice as fast where the hardware has it, and changes the third digit."),
+        typer.Option(help="bf16 is faster where the hardware has it, and changes the third digit."),
     ] = "fp32",
     ensemble: Members = None,
     mc_dropout: Passes = None,

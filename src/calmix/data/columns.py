@@ -66,9 +66,8 @@ def find_columns(
     or several would do.
     """
     search, image = _Search(table, origin), None
-    for name, option in ((text, "--text"), (text_b, "--text-b"), (label, "--label"), (id, "--id"), (votes, "--votes")):
-        if name is not None:
-            search.require(name, option)
+    text, text_b = search.named(text, "--text"), search.named(text_b, "--text-b")
+    label, id, votes = search.named(label, "--label"), search.named(id, "--id"), search.named(votes, "--votes")
     given = [name for name in (text, text_b, choices, label, id, votes) if name is not None]
     if len(set(given)) < len(given):
         raise origin.error(f"one column cannot be two things: {listed(given)}; name different ones")
@@ -103,6 +102,11 @@ def find_columns(
     return Columns(text=text, text_b=text_b, choices=cells, label=label, id=id, votes=votes, image=image)
 
 
+def _folded(name: str) -> str:
+    # Messages have one line and single blanks: a name copied from there must do.
+    return " ".join(name.split()).casefold()
+
+
 class _Search:
     """Looking for columns of one table."""
 
@@ -111,12 +115,20 @@ class _Search:
         self._names: list[str] = table.column_names
         self.listed = listed(self._names)
 
-    def require(self, name: str, option: str) -> None:
-        """Raise unless the column that the user named exists."""
-        if name not in self._names:
+    def named(self, name: str | None, option: str) -> str | None:
+        """The column that the user named, if he did."""
+        return None if name is None else self.require(name, option)
+
+    def require(self, name: str, option: str) -> str:
+        """The column that the user named: exactly so, or the only one called so apart from case and blanks."""
+        if name in self._names:
+            return name
+        alike = [other for other in self._names if _folded(other) == _folded(name)]
+        if len(alike) != 1:
             raise self._origin.error(
                 f"{option}: no column {shown(name)}{closest(name, self._names)} (columns: {self.listed})"
             )
+        return alike[0]
 
     def usual(
         self,
@@ -155,8 +167,7 @@ class _Search:
         """The column of lists with this name, or the columns with this name and a number."""
         numbered = self._numbered(name)
         if name in self._names or len(numbered) < 2:
-            self.require(name, "--choices")
-            return (name,)
+            return (self.require(name, "--choices"),)
         return numbered
 
     def usual_choices(self, taken: Collection[str]) -> tuple[str, ...]:

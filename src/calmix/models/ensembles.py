@@ -116,7 +116,7 @@ def load(
     """Return the classifier in a checkpoint or run folder (or by hub name), on the GPU if there is one.
 
     Several are an ensemble, and so is the folder that `calmix calibrate` made of several. With `precision="bf16"` it
-    predicts about twice as fast where the hardware has that arithmetic, and its probabilities differ in the third
+    predicts faster where the hardware has that arithmetic, and its probabilities differ in the third
     digit. `mc_dropout` predicts so many times with dropout on and takes the mean (or `Dropout(passes, rate)`).
     """
     dropout = Dropout(mc_dropout) if isinstance(mc_dropout, int) else mc_dropout

@@ -39,7 +39,7 @@ def predict_logits(
     """Return the logits [samples, classes or choices]; choices a row does not have are −inf.
 
     `rows` asks for some samples only, in that order. `tokens` bounds the padded size of a batch (unless it is one
-    long text), so that memory does not depend on the texts' lengths. In bf16, about twice as fast where the hardware
+    long text), so that memory does not depend on the texts' lengths. In bf16, faster where the hardware
     has it, logits keep some three digits. With `dropout` they are the logarithm of the mean probabilities of its
     passes. With `cooling` they are smaller the farther a row is from the training data. The model is put in evaluation
     mode for the time being.

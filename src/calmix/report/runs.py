@@ -86,6 +86,10 @@ def read_run(folder: str | Path) -> RunFolder:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; give the folder of a run, a map or an evaluation")
     if not (folder / "run.toml").is_file():
+        if (folder / "config.json").is_file():
+            raise InputError(
+                f"{folder}: is a model without figures; `calmix evaluate` makes some, in a folder to give here"
+            )
         raise InputError(f"{folder}: holds no run of ours (no run.toml)")
     if not (folder / "metrics.json").is_file():
         raise InputError(f"{folder}: the run there is not finished (no metrics.json); the same command continues it")

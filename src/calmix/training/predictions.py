@@ -74,11 +74,16 @@ def prediction_tables(
     rows: int = _ROWS,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the predictions of so many rows at a time, so that a file of any length takes the memory of one of them."""
+    """Yield the predictions of so many rows at a time, so that a file of any length takes the memory of one of them.
+
+    Those of images name, after the id, the file.
+    """
     for start in range(0, len(examples), rows):
         part = examples.take(np.arange(start, min(start + rows, len(examples))))
         probs = classifier.probabilities(part, progress=progress)
         table = prediction_table(part, probs, label_names=classifier.label_names)
+        if part.kind == "image":
+            table = table.add_column(1, "image_from", part.table["image_from"])
         yield with_guarantees(table, probs, classifier) if guarantees else table
 
 
