@@ -10,6 +10,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from calmix.training import keeping
 from calmix.training.keeping import Fit, Keeper
 from calmix.training.optimising import adamw
 
@@ -99,17 +100,25 @@ def test_a_checkpoint_is_due_after_so_many_minutes(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "checkpoints" / "step-00000002").exists()
 
 
-def test_with_several_processes_an_epoch_is_saved_at_its_end_alone(tmp_path: Path) -> None:
-    """In the middle of it, nobody knows what all have recorded."""
+@pytest.mark.parametrize(("main", "counted"), [(True, (20, 3.5)), (False, (0, 0.0))])
+def test_amid_an_epoch_the_main_process_is_given_what_all_have_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: bool, counted: tuple[int, float]
+) -> None:
+    """Else it would be counted again by those who counted it, at the epoch's end."""
+    gathered = []
     keeper = keeper_for(nn.Linear(1, 1), tmp_path)
-    keeper.stepper.guidance = SimpleNamespace(past=1, tensors=lambda: {"a": torch.ones(1)})  # type: ignore[assignment]
+    keeper.main = main
+    keeper.stepper.accelerator = SimpleNamespace(num_processes=2)  # type: ignore[assignment]
+    keeper.stepper.guidance = SimpleNamespace(  # type: ignore[assignment]
+        gather=lambda: gathered.append(1), tensors=lambda: {"a": torch.ones(1)}
+    )
+    monkeypatch.setattr(keeping, "over_all", lambda rows, loss: (20, 3.5))
+    monkeypatch.setattr(keeping, "share_statistics", lambda *_: None)
     keeper.run.step, keeper.run.batch = 5, 2
-    assert not keeper.save()
-    keeper.save_if_due()
-    assert list(tmp_path.iterdir()) == []
-    keeper.run.batch = 0
-    keeper.save_if_due()
-    assert (tmp_path / "checkpoints" / "step-00000005" / "guidance.safetensors").is_file()
+    assert keeper.save()
+    assert gathered == [1]
+    assert (keeper.run.rows, keeper.run.loss) == keeper.stepper.progress == counted  # type: ignore[attr-defined]
+    assert (tmp_path / "checkpoints" / "step-00000005" / "guidance.safetensors").is_file() == main
 
 
 def test_the_log_has_a_line_for_each_epoch(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -160,32 +161,69 @@ def test_a_finished_run_is_told_to_every_process(calm: Path, tmp_path: Path) -> 
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["rows"]["train"] == 10
 
 
-def test_a_ctrl_c_in_one_process_stops_all_at_the_same_step_and_they_go_on(calm: Path, tmp_path: Path) -> None:
-    # What several processes record of an epoch cannot be saved before its end.
-    said = "stopped at step 6 of 9, not saved; the same command goes on from step 3"
+def disturbed(happens: Callable[[], object], number: int, *args: Any, **changes: Any) -> str:
+    """Train in three epochs of three steps, something happening in the given step; return what became of it."""
+    step, taken = Stepper.step, []
 
-    def pressed(out: Path, number: int) -> str:
-        """Train, and have the second process interrupted in the middle of a step."""
-        step, taken = Stepper.step, []
+    def counted(self: Stepper, *told: Any) -> None:
+        taken.append(1)
+        if len(taken) == number:
+            happens()
+        step(self, *told)
 
-        def interrupted(self: Stepper, *args: Any) -> None:
-            taken.append(1)
-            if len(taken) == number and os.environ["RANK"] == "1":
-                os.kill(os.getpid(), signal.SIGINT)
-            step(self, *args)
+    Stepper.step = counted  # type: ignore[method-assign]  # in a process of its own
+    loop._ASK = 1
+    try:
+        run(*args, epochs=3, **changes)
+    except (Interrupted, ZeroDivisionError) as stop:
+        return str(stop)
+    return "done"
 
-        Stepper.step = interrupted  # type: ignore[method-assign]  # in a process of its own
-        try:
-            run(calm, out, 24, epochs=3, checkpoint_epochs=1)
-        except Interrupted as stop:
-            return str(stop)
-        return "done"
 
-    assert together(2, lambda: pressed(tmp_path / "run", 5)) == [said, said]
-    assert together(2, lambda: pressed(tmp_path / "run", 0)) == ["done", "done"]
-    assert together(2, lambda: pressed(tmp_path / "whole", 0)) == ["done", "done"]
-    for name in ("model/model.safetensors", "predictions-dev.parquet"):
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+def nothing() -> None:
+    pass
+
+
+def press() -> None:
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def same(one: Path, other: Path) -> bool:
+    """Return whether two runs came to the same weights, predictions, and records of every sample."""
+    names = ("model/model.safetensors", "predictions-dev.parquet", "datamap.parquet")
+    return all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
+
+
+@pytest.mark.parametrize("recipe", ["erm", "aum-saliency"])
+@pytest.mark.parametrize("after", [2, 3])
+def test_a_ctrl_c_in_one_process_stops_all_at_the_same_step_and_any_number_goes_on(
+    calm: Path, tmp_path: Path, recipe: str, after: int
+) -> None:
+    more: dict[str, Any] = {"recipe": recipe, "online": recipe == "aum-saliency"}
+    said = "stopped at step 5 of 9, saved; the same command goes on from there"
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    assert together(2, lambda: disturbed(press, 5, calm, out, 24, **more)) == [said] * 2
+    assert together(after, lambda: disturbed(nothing, 0, calm, out, 24, **more)) == ["done"] * after
+    if after == 2:
+        assert together(2, lambda: disturbed(nothing, 0, calm, whole, 24, **more)) == ["done"] * 2
+        assert same(out, whole)
+    losses = [json.loads(line)["loss"] for line in (out / "log.jsonl").read_text().splitlines()]
+    assert len(losses) == 3
+    assert losses[2] < losses[0]
+    assert recorded(out).observations.tolist() == [3] * 24
+
+
+def test_checkpoints_in_the_middle_of_an_epoch_are_gone_on_from(calm: Path, tmp_path: Path) -> None:
+    def die() -> None:
+        raise ZeroDivisionError("died")
+
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    assert together(2, lambda: disturbed(die, 6, calm, out, 24, checkpoint_minutes=0)) == ["died"] * 2
+    assert (out / "checkpoints" / "step-00000005").is_dir()
+    assert together(2, lambda: disturbed(nothing, 0, calm, out, 24)) == ["done"] * 2
+    assert together(2, lambda: disturbed(nothing, 0, calm, whole, 24)) == ["done"] * 2
+    assert same(out, whole)
 
 
 # One process dies once, in the middle of the second epoch, as a machine would that loses its power.

@@ -78,7 +78,7 @@ class Bank:
 
     @torch.no_grad()
     def merge(self, summed: Callable[[Tensor], Tensor]) -> None:
-        """Take over what other processes saw in this epoch: `summed` adds a tensor up over all of them.
+        """Take over what other processes have seen since the last time: `summed` adds a tensor up over all of them.
 
         A sample that several of them saw is remembered as the mean.
         """
@@ -87,6 +87,7 @@ class Bank:
             if values is not None:
                 total = summed(torch.where(self.fresh[:, None], values, 0))
                 values.copy_(torch.where(count > 0, total / count, values))
+        self.fresh.zero_()
 
     @torch.no_grad()
     def signals(self, side: Tensor | None, generator: torch.Generator) -> dict[str, Tensor]:

@@ -48,7 +48,8 @@ class Guidance:
         self.recipe, self.model, self.data, self.accelerator = recipe, model, data, accelerator
         self.dropped, self.online, self.record, self.seed = dropped, online, record, seed
         self.recorder = Recorder(len(data.labels), device=data.labels.device)
-        # With several processes a sample wanders between them: each records an epoch, merged in order at its end.
+        # With several processes a sample wanders between them: each records its share of an epoch, or of the part of
+        # it since the last checkpoint, and these are merged in order.
         self.past = Recorder(len(data.labels)) if accelerator.num_processes > 1 else None
         self.bank = None if recipe.search is None else _bank(recipe, model, data)
         self.memory = memory_of(data, 1) if recipe.remembers else None
@@ -90,23 +91,29 @@ class Guidance:
             halves = self.bank.search.halves
             self._renew(self.bank.signals(None if halves is None else self.told[halves], generator))
 
-    def end_epoch(self) -> None:
-        """Close the epoch's record, put together from all processes."""
-        if self.record == "evaluation":
-            self._look_again()
-        if self.memory is not None:
-            self.memory.end_epoch(None if self.past is None else partial(self.accelerator.reduce, reduction="sum"))
+    def gather(self) -> None:
+        """Put together what several processes have seen since the last time; all of them must call it."""
         if self.past is None:
-            self.recorder.end_epoch()
             return
+        summed = partial(self.accelerator.reduce, reduction="sum")
         for state in gather_object([{k: v.cpu() for k, v in self.recorder.state_dict().items()}]):
             theirs = Recorder(len(self.data.labels))
             theirs.load_state_dict(state)
             self.past.merge(theirs)
-        self.past.end_epoch()
         self.recorder.reset()
+        if self.memory is not None:
+            self.memory.end_epoch(summed)
         if self.bank is not None:
-            self.bank.merge(partial(self.accelerator.reduce, reduction="sum"))
+            self.bank.merge(summed)
+
+    def end_epoch(self) -> None:
+        """Close the epoch's record, put together from all processes."""
+        if self.record == "evaluation":
+            self._look_again()
+        self.gather()
+        (self.recorder if self.past is None else self.past).end_epoch()
+        if self.memory is not None:
+            self.memory.end_epoch()
 
     def dynamics(self, **names: Any) -> Dynamics:
         """Return what has been recorded up to the end of the last epoch."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from calmix.data import write_text
 from calmix.training.averaging import Averaged
-from calmix.training.launching import from_main
+from calmix.training.launching import from_main, over_all, share_statistics
 from calmix.training.sharding import Shards
 from calmix.training.state import latest, load_optimizer, optimizer_tensors, save_state
 from calmix.training.stepping import Stepper
@@ -127,16 +127,23 @@ class Keeper:
 
     def save_if_due(self) -> None:
         """Write a checkpoint if the last one is old enough."""
-        if self._can_save() and self._is_due():
+        # Clocks differ, and with shards nobody can save alone.
+        if self.is_due() if self.shards is None else from_main(self.is_due):
             self.save()
+
+    def is_due(self) -> bool:
+        """Return whether the last checkpoint is old enough for another."""
+        return self._can_save() and time.monotonic() - self.saved >= self.every
 
     def save(self) -> bool:
         """Write a checkpoint, if there is a folder and anything has been learnt; return whether.
 
-        Not in the middle of an epoch that several processes record: each knows its own share of it.
+        In the middle of an epoch each process knows its own share of it: there, all of them must call this.
         """
         if self.out is None or not self._can_save():
             return False
+        if self.run.batch > 0 and self.stepper.accelerator.num_processes > 1:
+            self._bring_together()
         if self.main or self.shards is not None:  # everybody is needed to put shards together
             groups = self._groups()
         if self.main:
@@ -145,14 +152,19 @@ class Keeper:
         return True
 
     def _can_save(self) -> bool:
-        guidance = self.stepper.guidance
-        shared = guidance is not None and guidance.past is not None and self.run.batch > 0
-        return not (self.out is None or self.run.step == 0 or shared)
+        return self.out is not None and self.run.step > 0
 
-    def _is_due(self) -> bool:
-        due = time.monotonic() - self.saved >= self.every
-        # Clocks differ, and with shards nobody can save alone.
-        return due if self.shards is None else from_main(lambda: due)
+    def _bring_together(self) -> None:
+        """Give the main process what all have counted of this epoch, and every one what all have recorded.
+
+        Whoever goes on counts from there, so that nothing is counted twice at the epoch's end.
+        """
+        if self.stepper.guidance is not None:
+            self.stepper.guidance.gather()
+        share_statistics(self.model, self.stepper.accelerator)
+        rows, loss = over_all(self.run.rows, self.run.loss)
+        self.run.rows, self.run.loss = (rows, loss) if self.main else (0, 0.0)
+        self.stepper.restart(self.run.rows, self.run.loss)
 
     def _groups(self) -> dict[str, Mapping[str, Tensor]]:
         groups: dict[str, Mapping[str, Tensor]] = {

@@ -15,6 +15,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import (
     DistributedDataParallelKwargs,
     broadcast_object_list,
+    gather_object,
     parse_flag_from_env,
     patch_environment,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "accelerator_for",
     "check_trackers",
     "from_main",
+    "over_all",
     "placed",
     "precision_for",
     "processes",
@@ -181,6 +183,12 @@ def placed(model: nn.Module, accelerator: Accelerator) -> nn.Module:
         # Channels last, as the pixels are.
         return model.to(accelerator.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
     return model.to(accelerator.device)
+
+
+def over_all(rows: int, loss: float) -> tuple[int, float]:
+    """Return rows and loss summed over all processes."""
+    shares = gather_object([(rows, loss)])
+    return sum(share[0] for share in shares), math.fsum(share[1] for share in shares)
 
 
 def share_statistics(model: nn.Module, accelerator: Accelerator) -> None:

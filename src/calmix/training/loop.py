@@ -27,7 +27,7 @@ from calmix.training.evaluating import json_safe
 from calmix.training.guiding import Guidance
 from calmix.training.interrupting import Interrupted, interrupts_held
 from calmix.training.keeping import Fit, Keeper
-from calmix.training.launching import share_statistics, unwrap
+from calmix.training.launching import over_all, share_statistics, unwrap
 from calmix.training.optimising import OptimizerName, Schedule, learning_rate
 from calmix.training.selecting import Selection, dev_figures, joint, score
 from calmix.training.sharding import trainable
@@ -37,7 +37,7 @@ __all__ = ["Progress", "epoch_entry", "fit", "predict_everywhere"]
 
 # Seconds between two looks at the device: reading a loss waits for everything queued before it.
 _POLL = 1.0
-# Steps after which several processes ask each other whether anyone was told to stop; asking waits for the device, too.
+# Steps after which several processes ask each other whether to stop or to save; asking waits for the device, too.
 _ASK = 8
 
 
@@ -128,8 +128,9 @@ def fit(
             mean = run.loss / max(1, run.rows)
             on_progress(Progress(run.epoch + 1, epochs, run.step, steps, mean, keeper.rate()))
 
-    # False while weights, optimiser and counters disagree: nothing may be saved then.
-    settled = True
+    # False while weights, optimiser and counters disagree, or several processes may be at different steps: nothing may
+    # be saved then.
+    settled, alone = True, accelerator.num_processes == 1
     try:
         with interrupts_held() as interrupted:
             while run.epoch < epochs:
@@ -148,12 +149,11 @@ def fit(
                         stepper.step(parts, run.step, rate_at(position))
                     averaged.update()
                     run.step, run.batch = run.step + 1, run.batch + 1
-                    settled = True
-                    if _stopping(interrupted(), accelerator, due=run.step % _ASK == 0 or run.batch == len(batches)):
+                    settled = alone
+                    ask = run.step % _ASK == 0 or run.batch == len(batches)
+                    if _told_to_stop(interrupted(), keeper, poll, look=time.monotonic() - polled >= _POLL, ask=ask):
+                        settled = True
                         raise KeyboardInterrupt
-                    if time.monotonic() - polled >= _POLL:
-                        poll()
-                        keeper.save_if_due()
                 poll()
                 settled = False
                 share_statistics(model, accelerator)
@@ -177,11 +177,26 @@ def fit(
     return run
 
 
-def _stopping(told: bool, accelerator: Accelerator, *, due: bool) -> bool:
-    """Return whether to stop after this step: all processes at the same one, whichever of them was told to."""
+def _told_to_stop(told: bool, keeper: Keeper, poll: Callable[[], None], *, look: bool, ask: bool) -> bool:
+    """Return whether to stop after this step; if not, look at the device and save the run where it is time to.
+
+    Several processes stop at the same step, whichever of them was told to, and save at the same one, when it is time
+    by the main one's clock: where they are to `ask` each other.
+    """
+    accelerator = keeper.stepper.accelerator
     if accelerator.num_processes == 1:
-        return told
-    return due and bool(accelerator.reduce(torch.tensor(int(told), device=accelerator.device)))
+        save = look and keeper.is_due()
+    elif ask:
+        due = keeper.is_due() and accelerator.is_main_process
+        asked = torch.tensor([told, due], dtype=torch.int32, device=accelerator.device)
+        told, save = (count > 0 for count in accelerator.reduce(asked).tolist())
+    else:
+        told = save = False
+    if not told and (look or save):
+        poll()
+    if not told and save:
+        keeper.save()
+    return told
 
 
 def _stopped(keeper: Keeper, settled: bool, steps: int) -> Interrupted:
@@ -202,7 +217,7 @@ def _end_of_epoch(
     """Measure the dev set, write the epoch into the history and begin the next; return what this one is worth."""
     run = keeper.run
     share_statistics(keeper.model, accelerator)  # again: these may be averages along the run
-    rows, loss = _over_all(run.rows, run.loss, accelerator)
+    rows, loss = over_all(run.rows, run.loss)
     entry, worth = epoch_entry(keeper.model, dev, accelerator, select, run=run, loss=loss / max(1, rows))
     guidance = keeper.stepper.guidance
     if guidance is not None:
@@ -242,14 +257,6 @@ def epoch_entry(
         entry["dev"], entry["joint"] = json_safe(figures), joint(logits, dev[1])
     # A number, whatever came out: it is compared and saved.
     return entry, worth if math.isfinite(worth) else -sys.float_info.max
-
-
-def _over_all(rows: int, loss: float, accelerator: Accelerator) -> tuple[int, float]:
-    """Return rows and loss summed over all processes."""
-    if accelerator.num_processes == 1:
-        return rows, loss
-    shares = gather_object([(rows, loss)])
-    return sum(share[0] for share in shares), math.fsum(share[1] for share in shares)
 
 
 def predict_everywhere(model: nn.Module, packed: Packed | Pixels, accelerator: Accelerator) -> NDArray[np.float32]:
