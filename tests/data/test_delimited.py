@@ -41,6 +41,13 @@ def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path):
     assert read(tmp_path, '\ufefftext\n"a\nb"\n') == {"text": ["a\nb"]}
 
 
+def test_semicolons_separate_where_the_header_has_them_and_no_commas(tmp_path):
+    content = '\ufeffText;Label\r\n"a; ""b""";1,5\r\nc, d;2\r\n'
+    assert read(tmp_path, content) == {"Text": ['a; "b"', "c, d"], "Label": ["1,5", "2"]}
+    assert read(tmp_path, "text,a;b\nc;d,1\n") == {"text": ["c;d"], "a;b": ["1"]}
+    assert read(tmp_path, '"text;label"\na\n') == {"text;label": ["a"]}
+
+
 def test_blank_lines_are_no_rows(tmp_path):
     assert read(tmp_path, "text,label\n\na,1\n\n\nb,2\n\n") == {"text": ["a", "b"], "label": ["1", "2"]}
 
@@ -81,7 +88,11 @@ def test_tsv_files_with_quoting_are_read_with_it(tmp_path):
         (b"text,text\na,1\n", "several columns are called 'text'; rename them"),
         (b'text,label\na,1\nb,"c\nd,2\n', "the quote that opens on line 3 is never closed"),
         (b'text,label\n"a\nb,1\nc "d" e,2\n', "line 4 has text after a closing quote"),
-        (b"text;label\na;1\n", "the header 'text;label' is separated by ';'"),
+        (
+            b"text;label\na;1\nb;c;1\n",
+            "line 3 has 3 fields, the header has 2; put quotes around cells that contain semi",
+        ),
+        (b"text;text\na;1\n", "several columns are called 'text'"),
         (b"text\tlabel\na\t1\n", r"is separated by '\t'"),
     ],
 )

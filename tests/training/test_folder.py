@@ -118,6 +118,12 @@ def test_a_folder_with_anything_else_in_it_is_refused(tmp_path: Path) -> None:
             attempt()
 
 
+def test_what_wants_an_empty_folder_is_told_of_a_run_there(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("")
+    with pytest.raises(InputError, match="holds a run already; give another --out"), claim_empty(tmp_path):
+        pass
+
+
 def test_a_lock_makes_the_folder_and_takes_it_away_if_nothing_was_written(tmp_path: Path) -> None:
     out = tmp_path / "a" / "b" / "c"
     with locked(out):

@@ -17,14 +17,21 @@ from calmix.errors import InputError
 __all__ = ["guarded", "read_delimited", "write_delimited"]
 
 _BLOCK = 16 << 20  # a row longer than this goes to the careful reader
-_SPECIAL = {"\t": "tabs", ",": "commas"}
+_SPECIAL = {"\t": "tabs", ",": "commas", ";": "semicolons"}
 # What a spreadsheet takes for the beginning of a formula.
 _FORMULA = r"\A([=+\-@\t\r])"
 
 
 def read_delimited(path: Path, delimiter: str) -> pa.Table:
-    """The table in a CSV or TSV file (UTF-8, with or without a byte order mark, header in the first row)."""
+    """The table in a CSV or TSV file (UTF-8, with or without a byte order mark, header in the first row).
+
+    Where the header of a CSV file has semicolons and no commas, as spreadsheets of many countries write it, cells are
+    separated by semicolons.
+    """
     header = _header(path, delimiter)
+    if delimiter == "," and len(header) == 1 and ";" in header[0]:
+        delimiter = ";"
+        header = _header(path, delimiter)
     options = {
         "read_options": pa.csv.ReadOptions(block_size=_BLOCK),
         "parse_options": pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
@@ -95,7 +102,7 @@ def _header(path: Path, delimiter: str) -> list[str]:
     if repeated:
         raise InputError(f"{path}: several columns are called {listed(repeated)}; rename them")
     other = next((mark for mark in ";\t," if mark != delimiter and mark in header[0]), None)
-    if len(header) == 1 and other:
+    if len(header) == 1 and other and (delimiter, other) != (",", ";"):
         raise InputError(
             f"{path}: the header {shown(header[0])} is separated by {shown(other)}; "
             "save it with commas (.csv) or tabs (.tsv)"
