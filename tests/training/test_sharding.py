@@ -18,7 +18,7 @@ from torch import nn
 
 from calmix.errors import InputError, TrainingError
 from calmix.models import load_for_training
-from calmix.training import train
+from calmix.training import loop, train
 from calmix.training.launching import accelerator_for
 from calmix.training.sharding import Shards, trainable
 from calmix.training.state import optimizer_tensors
@@ -132,6 +132,7 @@ def killed_at(step: int, *args: Any, **settings: Any) -> None:
         taken(self, parts, number, lr)
 
     Stepper.step = dying  # type: ignore[method-assign]
+    loop._ASK = 1
     with pytest.raises(Killed):
         run(*args, **settings)
 
@@ -151,6 +152,18 @@ def test_a_run_that_was_killed_goes_on_in_any_number_of_parts(
         for name in ("predictions-dev.parquet", "datamap.parquet"):
             assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert_close(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_amid_an_epoch_parts_are_put_together_to_be_saved(calm: Path, tmp_path: Path, after: int) -> None:
+    together(2, partial(killed_at, 7, calm, tmp_path / "run", sharded=True, epochs=3, checkpoint_minutes=0))
+    assert (tmp_path / "run" / "checkpoints" / "step-00000007").is_dir()
+    together(after, partial(run, calm, tmp_path / "run", sharded=after > 1, epochs=3))
+    together(2, partial(run, calm, tmp_path / "whole", sharded=True, epochs=3))
+    assert_close(tmp_path / "run", tmp_path / "whole")
+    if after == 2:
+        assert_same_weights(tmp_path / "run", tmp_path / "whole")
+        assert recorded(tmp_path / "run").observations.tolist() == recorded(tmp_path / "whole").observations.tolist()
 
 
 def kept(checkpoint: Path) -> dict[str, torch.Tensor]:
