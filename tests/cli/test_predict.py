@@ -86,3 +86,18 @@ def test_an_ensemble_with_mc_dropout_predicts(calmix: Any, trained: Path, files:
     assert found == pytest.approx(expected.tolist())
     assert calmix("predict", trained, files["texts"], "--mc-dropout", 0).code == 2
     assert calmix("predict", trained, files["texts"], "--dropout", 0.2).code == 2
+
+
+def test_columns_named_in_training_are_found_again(calmix: Any, checkpoint: Any, files: Any, place: Path) -> None:
+    for name in ("train", "dev", "test"):
+        header, rest = files[name].read_text().split("\n", 1)
+        Path(f"{name}.csv").write_text(header.replace("text", "Body").replace("label", "The  verdict") + "\n" + rest)
+    named = ["--text", "body", "--label", "the verdict"]
+    model = ["--model", checkpoint("bert"), "--recipe", "erm", "--epochs", "1", "--no-report"]
+    assert calmix("train", "train.csv", "--dev", "dev.csv", *model, *named, "--out", "run").code == 0
+    assert len(rows_of(calmix("predict", "run", "test.csv").out)) == 30
+    assert calmix("evaluate", "run", "test.csv", "--no-report", "--json").code == 0
+    assert calmix("calibrate", "run", "dev.csv", "--out", "again").code == 0
+    assert calmix("ood", "run", "--test", "test.csv", "--ood", "other=dev.csv", "--out", "apart").code == 0
+    # A table with columns of the usual names is read by these.
+    assert len(rows_of(calmix("predict", "again", files["test"]).out)) == 30

@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from calmix.data.columns import find_columns
+from calmix.data.columns import find_columns, with_usual
 from calmix.data.origin import Origin
 from calmix.errors import InputError
 
@@ -134,3 +134,23 @@ def test_column_names_from_the_file_are_printed_safely():
         find("evil\n\x1b[2J", "label")
     assert "\n" not in str(error.value)
     assert "\x1b" not in str(error.value)
+
+
+USUAL = {"text": "Body", "text_b": "Reply", "label": "Verdict"}
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "found"),
+    [
+        ({}, ["body", "Reply", "VERDICT"], {"text": "Body", "text_b": "Reply", "label": "Verdict"}),
+        ({}, ["Body", "Verdict"], {"label": "Verdict"}),  # half of a pair is no pair
+        ({"text": "Subject"}, ["Subject", "Body", "Reply", "Verdict"], {"text": "Subject", "label": "Verdict"}),
+        ({"label": "Reply"}, ["Body", "Reply", "Verdict"], {"label": "Reply"}),
+        ({}, ["text", "label"], {}),
+    ],
+)
+def test_usual_columns_are_taken_where_they_are_and_none_is_named(
+    given: dict[str, str], names: list[str], found: dict[str, str]
+) -> None:
+    asked = dict.fromkeys(["text", "text_b", "choices", "label", "id", "votes"]) | given
+    assert {role: name for role, name in with_usual(asked, USUAL, names).items() if name is not None} == found

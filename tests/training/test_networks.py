@@ -78,3 +78,13 @@ def test_a_network_that_cannot_recompute_says_so(image_checkpoint: Checkpoint) -
             max_length=256,
             gradient_checkpointing=True,
         )
+
+
+def test_a_config_says_which_columns_were_named_this_time(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    sets, place = {"train": tiny.examples(6)}, str(checkpoint("bert"))
+    first = load_network(place, sets, seed=0, max_length=8, columns={"text": "Body"})
+    assert first.network.config.calmix_columns == {"text": "Body"}  # type: ignore[union-attr]
+    first.network.save_pretrained(tmp_path / "trained")  # type: ignore[operator]
+    first.reader.save_pretrained(tmp_path / "trained")
+    again = load_network(str(tmp_path / "trained"), sets, seed=0, max_length=8)
+    assert again.network.config.calmix_columns == {}  # type: ignore[union-attr]

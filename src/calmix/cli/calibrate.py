@@ -61,6 +61,7 @@ def calibrate(
         choices=choices,
         label=label,
         split="dev",
+        usual=classifier.columns,
     )
     seen = max(trained_on(each, examples) for each in (model, *(ensemble or [])))
     if 2 * seen > len(examples):

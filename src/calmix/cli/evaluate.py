@@ -70,7 +70,7 @@ def evaluate(
         for file in (*(files or []), *(file for file in asked.values() if file)):
             check_there(file)
         classifier = predictor(model, ensemble, mc_dropout, dropout)
-        columns = {"text": text, "text_b": text_b, "choices": choices, "label": label}
+        columns = {"text": text, "text_b": text_b, "choices": choices, "label": label, "usual": classifier.columns}
         sources = _from_model(classifier, files or [], columns, as_json)
         if asked:
             config["ood"], scores, apart = _apart(classifier, sources, asked, columns, as_json)
@@ -143,15 +143,13 @@ def _from_files(paths: list[str]) -> dict[str, Any]:
     return found
 
 
-def _from_model(
-    classifier: "Predictor", files: list[str], columns: dict[str, str | None], quiet: bool
-) -> dict[str, Any]:
+def _from_model(classifier: "Predictor", files: list[str], columns: dict[str, Any], quiet: bool) -> dict[str, Any]:
     from calmix.data import read_examples
     from calmix.training import prediction_table
     from calmix.training.unfamiliar import ask
 
     known = classifier.label_names or None
-    sets = {file: read_examples(file, label_names=known, split="test", **columns) for file in files}  # type: ignore[arg-type]
+    sets = {file: read_examples(file, label_names=known, split="test", **columns) for file in files}
     found = {}
     for file, examples in sets.items():
         with working_bar(Path(file).name, len(examples), quiet) as bar:
@@ -165,7 +163,7 @@ def _apart(
     classifier: "Predictor",
     sources: dict[str, Any],
     asked: dict[str, str | None],
-    columns: dict[str, str | None],
+    columns: dict[str, Any],
     quiet: bool,
 ) -> tuple[dict[str, str], Any, dict[str, Any]]:
     """Return a hash of each unfamiliar data set, all scores, and for each file how far they are apart from its own."""

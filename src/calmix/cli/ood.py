@@ -59,8 +59,8 @@ def ood(
         raise InputError("--dropout is the rate of --mc-dropout N: give both")
     named = [_named(word) for word in models]
     asked = unfamiliar(ood)
-    columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices}
     first = load(named[0][1])
+    columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "usual": first.columns}
     examples = read_examples(test, label_names=first.label_names or None, label=label, split="test", **columns)
     outside = unfamiliar_sets(asked, first, examples, columns=columns, seed=seed)
     # Everything that can be wrong is, before the first of many predictions.

@@ -1,7 +1,7 @@
 """`calmix predict`: labels and calibrated probabilities for a file of texts."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -34,13 +34,16 @@ def predict(
 ) -> None:
     """Predict: id, label, confidence, and one probability per class."""
     from calmix.data import read_examples, write_tables
+    from calmix.data.reading import check_there
     from calmix.data.tables import check_writable, print_csv
     from calmix.training import prediction_tables
 
     if out is not None:
         check_writable(out)
-    examples = read_examples(file, text=text, text_b=text_b, choices=choices, id=id, labelled=False, split="test")
+    check_there(file)
     classifier = predictor(model, ensemble, mc_dropout, dropout, precision)
+    columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "id": id}
+    examples = read_examples(file, labelled=False, split="test", usual=classifier.columns, **columns)
     if abstain and classifier.beside.threshold is None:
         raise InputError(f"{model}: has no threshold to abstain by: train or calibrate it with --guarantee")
     classifier.check(examples)

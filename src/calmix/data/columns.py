@@ -1,7 +1,7 @@
 """Which column is what, by the names that data sets usually give them."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -10,7 +10,9 @@ from calmix.data.images import holds_images
 from calmix.data.origin import Origin, closest, listed, shown
 from calmix.data.texts import is_list
 
-__all__ = ["Columns", "find_columns"]
+__all__ = ["Columns", "find_columns", "with_usual"]
+
+_READ = ("text", "text_b", "choices")
 
 # From the surest names to the least sure; two columns of one rank are a question for the user.
 _PAIR_FIRST = ("text_a", "text1", "sentence1", "sentence_a", "sent1", "premise", "question1")
@@ -45,6 +47,22 @@ class Columns:
     id: str | None
     votes: str | None
     image: str | None = None
+
+
+def with_usual(
+    given: Mapping[str, str | None], usual: Mapping[str, str], names: Sequence[str]
+) -> dict[str, str | None]:
+    """The columns that are named, and the usual ones for others where they are there; of what is read, all or none."""
+    columns = {_folded(name) for name in names} - {_folded(name) for name in given.values() if name is not None}
+    there = {
+        role: name
+        for role, name in usual.items()
+        # Of choices in numbered columns the beginning is named.
+        if any(c == _folded(name) or (role == "choices" and c.startswith(_folded(name))) for c in columns)
+    }
+    if any(given.get(role) is not None or (role in usual and role not in there) for role in _READ):
+        there = {role: name for role, name in there.items() if role not in _READ}
+    return {role: name or (None if role == "votes" else there.get(role)) for role, name in given.items()}
 
 
 def find_columns(

@@ -1,11 +1,11 @@
 """From a file, a folder of images or a hub data set to `Examples`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from calmix.data.building import examples_from_table
-from calmix.data.columns import find_columns
+from calmix.data.columns import find_columns, with_usual
 from calmix.data.examples import Examples
 from calmix.data.files import COMPRESSIONS
 from calmix.data.hub import is_hub_name, read_hub
@@ -30,6 +30,7 @@ def read_examples(
     label_names: Sequence[str] | None = None,
     labelled: bool | None = True,
     split: str = "train",
+    usual: Mapping[str, str] | None = None,
 ) -> Examples:
     """The examples in a table on disk, or in a data set of the hub ("name", "org/name" or "org/name:config").
 
@@ -53,6 +54,8 @@ def read_examples(
         labelled: True when every row must have a label, False to ignore labels, None to take those there are.
         split: which split of a hub data set, or of a folder that is divided into them; `dev` is called `validation`
             on the hub.
+        usual: the columns to take for what is not named, where a table has them, by the names of the arguments: those
+            that a model was trained on.
     """
     name = os.fspath(source)
     if os.path.isdir(name) or is_idx(name):
@@ -71,9 +74,8 @@ def read_examples(
     else:
         table = read_table(name)
         origin = Origin(name, header=format_of(name)[0] in ("csv", "tsv"))
-    columns = find_columns(
-        table, origin, text=text, text_b=text_b, choices=choices, label=label, id=id, votes=votes, labelled=labelled
-    )
+    given = {"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id, "votes": votes}
+    columns = find_columns(table, origin, **with_usual(given, usual or {}, table.column_names), labelled=labelled)
     return examples_from_table(table, columns, origin, label_names=label_names, may_be_missing=labelled is None)
 
 

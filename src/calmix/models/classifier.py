@@ -25,10 +25,22 @@ from calmix.models.loading import is_multiple_choice, label_names_of, load_train
 from calmix.models.pixels import Pixels, pack_images
 from calmix.models.predicting import Arithmetic, predict_logits
 
-__all__ = ["KIND", "Classifier", "Text", "checkpoint_of", "examples_of", "load_one", "log_probabilities", "winners_of"]
+__all__ = [
+    "COLUMNS",
+    "KIND",
+    "Classifier",
+    "Text",
+    "checkpoint_of",
+    "examples_of",
+    "load_one",
+    "log_probabilities",
+    "winners_of",
+]
 
 KIND = "calmix_kind"
 """Where a config keeps what the model was trained on: `text`, `pair` or `image`. Others' models do not say."""
+COLUMNS = "calmix_columns"
+"""Where a config keeps which columns were named in training."""
 _WORDS = {"text": "single texts", "pair": "pairs of texts (see --text-b)", "image": "images"}
 
 Text = str | tuple[str, str] | tuple[str, Sequence[str]] | Path | bytes | NDArray[np.uint8]
@@ -44,6 +56,13 @@ class Classifier:
     label_names: tuple[str, ...]
     beside: Beside = field(default_factory=Beside)
     precision: Arithmetic = "fp32"
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that were named in training, by what they hold: other tables are likely to have them, too."""
+        found = getattr(self.model.config, COLUMNS, None)
+        known = found.items() if isinstance(found, dict) else ()
+        return {role: name for role, name in known if isinstance(role, str) and isinstance(name, str)}
 
     @property
     def multiple_choice(self) -> bool:

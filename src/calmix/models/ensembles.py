@@ -57,6 +57,11 @@ class Ensemble:
         return self.members[0].label_names
 
     @property
+    def columns(self) -> dict[str, str]:
+        """The columns that were named in the first member's training, by what they hold."""
+        return self.members[0].columns
+
+    @property
     def multiple_choice(self) -> bool:
         """Whether it scores the choices of each row instead of a fixed set of classes."""
         return self.members[0].multiple_choice

@@ -13,6 +13,7 @@ from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.mixing import fill_tokens
 from calmix.models import (
+    COLUMNS,
     KIND,
     Packed,
     Pixels,
@@ -55,8 +56,12 @@ def load_network(
     image_size: int | None = None,
     stream: bool | None = None,
     gradient_checkpointing: bool = False,
+    columns: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """Return a network with a head for the labels of `sets["train"]`, drawn from the seed, and all sets read for it."""
+    """Return a network with a head for the labels of `sets["train"]`, drawn from the seed, and all sets read for it.
+
+    Its config will say which `columns` were named.
+    """
     train = sets["train"]
     if train.kind == "image":
         loaded = _for_images(pretrained, sets, seed, image_size, stream)
@@ -64,6 +69,9 @@ def load_network(
         loaded = _for_texts(pretrained, sets, seed, max_length)
     if train.kind != "choices":
         setattr(loaded.network.config, KIND, train.kind)
+    # Set, even to nothing: the checkpoint that was read may have been trained on other tables.
+    if columns or hasattr(loaded.network.config, COLUMNS):
+        setattr(loaded.network.config, COLUMNS, dict(columns or {}))
     if gradient_checkpointing:
         try:
             loaded.network.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]

@@ -250,6 +250,7 @@ def stages(
             image_size=image_size,
             stream=stream,
             gradient_checkpointing=gradient_checkpointing,
+            columns=sets.columns,
         )
         network, packed, fill = loaded.network, loaded.packed, loaded.fill
         tell = on_note if on_note is not None and accelerator.is_main_process else None

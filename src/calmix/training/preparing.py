@@ -35,6 +35,8 @@ class Sets:
     judged: dict[str, Examples] = field(default_factory=dict)
     """`test` and `ood-NAME`: looked at once, at the end."""
     notes: list[str] = field(default_factory=list)
+    columns: dict[str, str] = field(default_factory=dict)
+    """Which columns were named for what of an example."""
 
     def named(self) -> dict[str, Examples]:
         """Return all sets by name."""
@@ -89,7 +91,8 @@ def prepare_sets(
     missing = [names[k] for k in np.flatnonzero(np.bincount(found, minlength=len(names)) == 0)] if names else []
     if missing and len(found):
         notes.append(f"train: no row left with label {', '.join(missing)}")
-    return Sets(learn, choose, kept, judged, notes)
+    named = {role: name for role, name in columns.items() if name is not None}
+    return Sets(learn, choose, kept, judged, notes, named)
 
 
 def check_learnable(examples: Examples) -> None:

@@ -72,7 +72,7 @@ def unfamiliar_sets(
     model: Predictor,
     like: Examples,
     *,
-    columns: Mapping[str, str | None],
+    columns: Mapping[str, Any],
     seed: int = 0,
 ) -> dict[str, Examples]:
     """Return the data sets asked for: name → file, or one of `BUILTIN`, shaped like its file or else like `like`."""
