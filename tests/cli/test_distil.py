@@ -77,7 +77,7 @@ def test_every_option_arrives(calmix: Any, monkeypatch: pytest.MonkeyPatch, plac
     expected |= {"epochs": 7, "lr": 0.5, "schedule": "constant", "options": {"smoothing": "0.1"}, "out": Path("o")}
     assert {name: heard[name] for name in expected} == expected
     settings = set(inspect.signature(distil).parameters) - {"training"}
-    others = set(inspect.signature(train).parameters) - {"train", "model", "recipe", "dynamics", "online"}
+    others = set(inspect.signature(train).parameters) - {"train", "model", "recipe", "dynamics", "online", "lean"}
     assert set(heard) == settings | others - {"cache_teacher", "scaled_teacher"}
 
 

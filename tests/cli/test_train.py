@@ -33,6 +33,10 @@ def test_json_is_all_that_stdout_gets(calmix: Any, words: Any, place: Path) -> N
     assert ended.err == ""
 
 
+THEIRS = {"teacher", "cache_teacher", "scaled_teacher", "lean"}
+"""What `calmix distil` and `calmix study` say."""
+
+
 def test_every_option_arrives(calmix: Any, words: Any, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     import inspect
 
@@ -88,8 +92,7 @@ def test_every_option_arrives(calmix: Any, words: Any, monkeypatch: pytest.Monke
     assert heard["track"] == ("tensorboard",)
     assert heard["gradient_checkpointing"] is True
     assert heard["out"] == Path("here")
-    theirs = {"teacher", "cache_teacher", "scaled_teacher"}  # given by `calmix distil`
-    assert set(heard) == set(inspect.signature(train).parameters) - theirs
+    assert set(heard) == set(inspect.signature(train).parameters) - THEIRS
 
 
 def test_defaults_are_those_of_the_function(calmix: Any, files: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +110,7 @@ def test_defaults_are_those_of_the_function(calmix: Any, files: Any, monkeypatch
     calmix("train", files["train"], "--json")
     given = {"ood": {}, "options": {}}
     for name, parameter in inspect.signature(train).parameters.items():
-        if name not in ("train", "on_progress", "on_note", "teacher", "cache_teacher", "scaled_teacher"):
+        if name not in {"train", "on_progress", "on_note", *THEIRS}:
             assert heard[name] == given.get(name, parameter.default), name
 
 
