@@ -246,7 +246,7 @@ def test_errors_become_lines_and_codes(
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr("calmix.data.read_examples", fail)
+    monkeypatch.setattr("calmix.data.reading.check_there", fail)
     ended = calmix("predict", "model", "texts.csv")
     assert (ended.code, ended.out, ended.err) == (code, "", line)
 
@@ -255,7 +255,7 @@ def test_a_bug_is_not_hidden(calmix: Any, monkeypatch: pytest.MonkeyPatch) -> No
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("calmix.data.read_examples", fail)
+    monkeypatch.setattr("calmix.data.reading.check_there", fail)
     with pytest.raises(ZeroDivisionError):
         calmix("predict", "model", "texts.csv")
 
