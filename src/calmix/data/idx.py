@@ -16,13 +16,13 @@ from calmix.data.examples import Examples
 from calmix.data.files import open_bytes
 from calmix.data.images import image_columns, image_key
 from calmix.data.origin import Origin, listed
+from calmix.data.splits import names_of_split
 from calmix.errors import InputError
 
 __all__ = ["find_idx", "is_idx", "read_idx"]
 
 # "train-images-idx3-ubyte.gz"; some copies have a dot before "idx3".
 _IMAGES = re.compile(r"(.*)images([-.])idx3-ubyte(\.gz|\.xz|\.zst)?")
-_PREFIXES = {"test": ("t10k", "test"), "dev": ("dev", "validation", "valid", "val")}
 
 
 def is_idx(path: str | Path) -> bool:
@@ -36,7 +36,7 @@ def find_idx(folder: Path, split: str) -> Path | None:
     if not found:
         return None
     for name in found:
-        if name.startswith(tuple(f"{prefix}-" for prefix in _PREFIXES.get(split, (split,)))):
+        if name.startswith(tuple(f"{prefix}-" for prefix in names_of_split(split))):
             return folder / name
     raise InputError(f"{folder}: no IDX file has the images of the split {split!r} (there are: {listed(found)})")
 

@@ -14,13 +14,13 @@ from calmix.data.decoding import check_image
 from calmix.data.examples import Examples
 from calmix.data.images import image_columns, image_key, read_image
 from calmix.data.origin import Origin, listed, shown
+from calmix.data.splits import names_of_split
 from calmix.errors import CalmixWarning, InputError
 
 __all__ = ["IMAGE_ENDINGS", "read_image_folder"]
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif")
-_DEV = ("dev", "validation", "valid", "val")
-_SPLITS = ("train", "test", *_DEV)
+_SPLITS = ("train", "test", *names_of_split("dev"))
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -82,7 +82,7 @@ def _split_folder(folder: Path, split: str, origin: Origin) -> Path:
     )
     if not divided:
         return folder
-    for name in _DEV if split == "dev" else (split,):
+    for name in names_of_split(split):
         if name in inside:
             return folder / name
     raise origin.error(f"there is no folder {shown(split)} in it (there are: {listed(sorted(inside))})")

@@ -9,7 +9,14 @@ from calmix.data.examples import Examples
 from calmix.data.keys import folded_keys, groups_of
 from calmix.errors import InputError
 
-__all__ = ["split_examples"]
+__all__ = ["names_of_split", "split_examples"]
+
+_NAMES = {"test": ("test", "t10k"), "dev": ("dev", "validation", "valid", "val")}
+
+
+def names_of_split(split: str) -> tuple[str, ...]:
+    """What a split may be called where data lie divided, the likeliest name first."""
+    return _NAMES.get(split, (split,))
 
 
 def split_examples(examples: Examples, *, dev_fraction: float = 0.1, seed: int = 0) -> tuple[Examples, Examples]:

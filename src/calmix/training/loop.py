@@ -151,7 +151,7 @@ def fit(
                     run.step, run.batch = run.step + 1, run.batch + 1
                     settled = alone
                     ask = run.step % _ASK == 0 or run.batch == len(batches)
-                    if _told_to_stop(interrupted(), keeper, poll, look=time.monotonic() - polled >= _POLL, ask=ask):
+                    if _after_step(interrupted(), keeper, poll, look=time.monotonic() - polled >= _POLL, ask=ask):
                         settled = True
                         raise KeyboardInterrupt
                 poll()
@@ -177,8 +177,8 @@ def fit(
     return run
 
 
-def _told_to_stop(told: bool, keeper: Keeper, poll: Callable[[], None], *, look: bool, ask: bool) -> bool:
-    """Return whether to stop after this step; if not, look at the device and save the run where it is time to.
+def _after_step(told: bool, keeper: Keeper, poll: Callable[[], None], *, look: bool, ask: bool) -> bool:
+    """Look at the device and save the run where it is time to; return whether to stop instead.
 
     Several processes stop at the same step, whichever of them was told to, and save at the same one, when it is time
     by the main one's clock: where they are to `ask` each other.
@@ -192,11 +192,13 @@ def _told_to_stop(told: bool, keeper: Keeper, poll: Callable[[], None], *, look:
         told, save = (count > 0 for count in accelerator.reduce(asked).tolist())
     else:
         told = save = False
-    if not told and (look or save):
+    if told:
+        return True
+    if look or save:
         poll()
-    if not told and save:
+    if save:
         keeper.save()
-    return told
+    return False
 
 
 def _stopped(keeper: Keeper, settled: bool, steps: int) -> Interrupted:

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from torch import nn
 
 from calmix.errors import InputError
-from calmix.mixing import Recipe, Signal, choose
+from calmix.mixing import Recipe, choose
 from calmix.models import Augment, identity, resolve
-from calmix.training.batches import TrainingSet, training_set
+from calmix.training.batches import training_set
 from calmix.training.cutting import cut_notes
 from calmix.training.defaults import with_defaults
 from calmix.training.distancing import what_is_said
@@ -38,11 +36,9 @@ from calmix.training.naming import recipe_name
 from calmix.training.networks import load_network
 from calmix.training.optimising import OptimizerName, Schedule, check_hyper
 from calmix.training.preparing import ClassWeights, Sets, Source, class_weights_of, prepare_sets
-from calmix.training.rehearsing import rehearse
+from calmix.training.rehearsing import rehearse_run
 from calmix.training.reusing import reused
 from calmix.training.selecting import Selection
-from calmix.training.sharding import trainable
-from calmix.training.stepping import Stepper
 from calmix.training.teachers import Teacher, lesson_of, load_teachers, rehearsed_lesson
 
 __all__ = ["stages", "train"]
@@ -265,7 +261,7 @@ def stages(
         rows = {name: len(examples) for name, examples in sets.named().items()}
         if dry_run:
             lesson, waiting = rehearsed_lesson(teachers, sets.train, data.packed, accelerator, cache=cache_teacher)
-            cost = _rehearsed(network, data, method, accelerator, fill, hyper, record, two_runs, lesson)
+            cost = rehearse_run(network, data, method, accelerator, fill, hyper, record, two_runs, lesson)
             cost["seconds"] = round(cost["seconds"] + waiting, 3)
             return Run(folder, {"dry_run": True, "rows": rows, "labels": sets.train.label_names, "notes": notes} | cost)
         if accelerator.is_main_process:
@@ -383,37 +379,3 @@ def _told(notes: list[str], tell: Callable[[str], None] | None) -> list[str]:
         for note in notes:
             tell(note)
     return notes
-
-
-def _rehearsed(
-    network: nn.Module,
-    data: TrainingSet,
-    recipe: Recipe,
-    accelerator: Accelerator,
-    fill: Mapping[str, int],
-    hyper: Mapping[str, Any],
-    record: Record,
-    two_runs: bool,
-    given: Mapping[str, Signal],
-) -> dict[str, Any]:
-    rates = {name: hyper[name] for name in ("lr", "weight_decay")}
-    trained, optimizer, shards = trainable(network, accelerator, hyper["optimizer"], **rates)
-    data = data.to(accelerator.device)
-    # Recipes guided by dynamics are plain without; what a teacher says is not to be done without.
-    guidance = Guidance(recipe, network, data, accelerator, given=given) if given else None
-    stepper = Stepper(
-        trained,
-        data,
-        recipe,
-        accelerator,
-        optimizer,
-        fill=fill,
-        seed=hyper["seed"],
-        clip=hyper["clip"],
-        guidance=guidance,
-        shards=shards,
-    )
-    cost = rehearse(stepper, **{name: hyper[name] for name in ("epochs", "batch_size", "accumulate", "seed")})
-    runs = 2 if two_runs else 1  # the plain run before it takes as much again
-    passes = 4 / 3 if record == "evaluation" else 1  # a forward is about a third of a step
-    return {**cost, "steps": runs * cost["steps"], "seconds": round(runs * passes * cost["seconds"], 3)}

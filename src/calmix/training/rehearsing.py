@@ -3,15 +3,21 @@
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import torch
+from accelerate import Accelerator
+from torch import nn
 
-from calmix.training.batches import epoch_steps
+from calmix.mixing import Recipe, Signal
+from calmix.training.batches import TrainingSet, epoch_steps
+from calmix.training.guiding import Guidance, Record
+from calmix.training.sharding import trainable
 from calmix.training.stepping import Stepper
 
-__all__ = ["rehearse"]
+__all__ = ["rehearse", "rehearse_run"]
 
 _STEPS = 4
 
@@ -39,6 +45,41 @@ def rehearse(stepper: Stepper, *, epochs: int, batch_size: int, accumulate: int,
         "seconds": round(epochs * sum(sizes) * seconds / tokens, 3),
         "memory_bytes": _peak(),
     }
+
+
+def rehearse_run(
+    network: nn.Module,
+    data: TrainingSet,
+    recipe: Recipe,
+    accelerator: Accelerator,
+    fill: Mapping[str, int],
+    hyper: Mapping[str, Any],
+    record: Record,
+    two_runs: bool,
+    given: Mapping[str, Signal],
+) -> dict[str, Any]:
+    """Return what a run would take, with all that goes before it and beside it."""
+    rates = {name: hyper[name] for name in ("lr", "weight_decay")}
+    trained, optimizer, shards = trainable(network, accelerator, hyper["optimizer"], **rates)
+    data = data.to(accelerator.device)
+    # Recipes guided by dynamics are plain without; what a teacher says is not to be done without.
+    guidance = Guidance(recipe, network, data, accelerator, given=given) if given else None
+    stepper = Stepper(
+        trained,
+        data,
+        recipe,
+        accelerator,
+        optimizer,
+        fill=fill,
+        seed=hyper["seed"],
+        clip=hyper["clip"],
+        guidance=guidance,
+        shards=shards,
+    )
+    cost = rehearse(stepper, **{name: hyper[name] for name in ("epochs", "batch_size", "accumulate", "seed")})
+    runs = 2 if two_runs else 1  # the plain run before it takes as much again
+    passes = 4 / 3 if record == "evaluation" else 1  # a forward is about a third of a step
+    return {**cost, "steps": runs * cost["steps"], "seconds": round(runs * passes * cost["seconds"], 3)}
 
 
 def _peak() -> int:
