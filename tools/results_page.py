@@ -21,10 +21,12 @@ from calmix.report.titles import model_title
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """# Results
 
-The papers' tables, asked again with a small encoder and the training sizes that are stated. A figure in brackets is the paper's. Every section says which command made it; NLL, Brier score, debiased ECE, AURC and the rest are in `results/NAME/study.md`, the figures of single runs in `results/NAME/study.parquet`. All runs were made on one NVIDIA H200, several at a time, so that their training seconds cannot be compared.
+The papers' tables, asked again with small networks and the training sizes that are stated. A figure in brackets is the paper's. Every section says which command made it; NLL, Brier score, debiased ECE, AURC and the rest are in `results/NAME/study.md`, the figures of single runs in `results/NAME/study.parquet`. Runs were made on one NVIDIA H200 if nothing else is said, several at a time, so that their training seconds cannot be compared.
 """  # noqa: E501
 TAKEN = ("Accuracy (%)", "MCC", "ECE (%)")
 """The tables, by their headings, that are on the page."""
+TAKEN_OF = {"p5": (*TAKEN, "OE (%)")}
+"""The same, of papers that have others."""
 
 
 def take(name: str, outcome: Path, folder: Path) -> None:
@@ -53,10 +55,15 @@ def section(name: str, folder: Path) -> str:
     models = ", ".join(model_title(model) for model in about["study"]["models"])
     made = f"`calmix study studies/{name}.toml --out {name}`, {models}, seeds "
     made += f"{', '.join(map(str, about['study']['seeds']))}; calmix {about['calmix']}, "
-    made += "; ".join(f"torch {found['torch']} on {found.get('gpu', found['machine'])}" for found in about["made_with"])
+    places = [f"torch {found['torch']} on {found.get('gpu', found['machine'])}" for found in about["made_with"]]
+    if len(places) > 1:
+        places = [f"{found['runs']} runs with {p}" for found, p in zip(about["made_with"], places, strict=True)]
+    made += "; ".join(places)
     verdict = folder / "verdict.md"
     said = verdict.read_text(encoding="utf-8").strip() if verdict.is_file() else ""
-    shown = [f"### {table.strip()}" for table in tables if table.startswith(tuple(f"{heading}\n" for heading in TAKEN))]
+    taken = TAKEN_OF.get(name.split("-")[0], TAKEN)
+    # Of several models each has its own: "ECE (%) · vgg16".
+    shown = [f"### {t.strip()}" for t in tables if t.partition("\n")[0].partition(" · ")[0] in taken]
     return "\n\n".join(
         [f"## {title.removeprefix('# ')}", f"{made}.", *([said] if said else []), head.strip(), *shown, ""]
     )

@@ -1,6 +1,7 @@
 """The page of results is made from the outcomes of studies."""
 
 import importlib.util
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -45,3 +46,19 @@ def test_each_study_that_has_an_outcome_is_a_section(tool: Any, finished: Any, t
     assert "### Accuracy (%)" in page
     assert "### NLL" not in page
     assert "open" not in page
+
+
+def test_every_model_has_its_tables_and_some_papers_have_more_of_them(tool: Any, tmp_path: Path) -> None:
+    runs = [
+        {"torch": "2.11", "machine": "Linux", "gpu": "H200", "runs": 5},
+        {"torch": "2.13", "machine": "Mac", "runs": 2},
+    ]
+    about = {"study": {"models": ["a", "b"], "seeds": [0]}, "calmix": "1", "made_with": runs}
+    (tmp_path / "about.json").write_text(json.dumps(about))
+    tables = [f"## {name} (%) · {model}\n\n|x|\n" for model in "ab" for name in ("ECE", "OE", "AURC")]
+    (tmp_path / "study.md").write_text("# Title\n\nhead\n\n" + "\n".join(tables))
+    found = tool.section("p5-images", tmp_path)
+    assert [line for line in found.splitlines() if line.startswith("###")] == [
+        "### ECE (%) · a", "### OE (%) · a", "### ECE (%) · b", "### OE (%) · b"]  # fmt: skip
+    assert "5 runs with torch 2.11 on H200; 2 runs with torch 2.13 on Mac." in found
+    assert "OE" not in tool.section("p1-table", tmp_path)

@@ -127,7 +127,7 @@ def train(
     lr: Annotated[
         float | None,
         typer.Option(
-            help="Peak learning rate; base-size models: 1e-5 or 2e-5. Default: 5e-5, or 0.1.",
+            help="Peak learning rate; base-size models: 1e-5 or 2e-5. Default: 5e-5, or 0.02.",
             rich_help_panel=_TRAINING,
         ),
     ] = None,

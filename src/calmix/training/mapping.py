@@ -93,7 +93,7 @@ def map_notes(dynamics: Dynamics) -> list[str]:
     if right < usual + (1 - usual) / 5:
         notes.append(
             f"map: the model has hardly learnt anything ({right:.0%} of the training labels right at the end, the most "
-            f"frequent alone makes {usual:.0%}): regions and suspects say little; try more --epochs or a higher --lr"
+            f"frequent alone makes {usual:.0%}): regions and suspects say little; try more --epochs or another --lr"
         )
     names, codes = dynamics.label_names, regions(dynamics)
     for region in (Region.EASY, Region.AMBIGUOUS) if names else ():
