@@ -1,12 +1,27 @@
 """What is printed, and where."""
 
 import json
+from io import StringIO
 
 import numpy as np
 import pytest
+from rich.console import Console
+from rich.text import Text
 
-from calmix.cli.showing import guarantee_lines, note, plain, print_json, separation_table, training_bar, working_bar
+from calmix.cli.showing import (
+    guarantee_lines,
+    note,
+    plain,
+    print_json,
+    print_side_by_side,
+    separation_table,
+    training_bar,
+    working_bar,
+)
 from calmix.training import Progress
+
+# Width of a terminal → the columns that are printed beside each other.
+BLOCKS = {30: [(k, k + 1) for k in range(12)], 80: [(k, k + 3) for k in range(0, 12, 3)], 400: [(0, 12)]}
 
 
 def test_json_holds_no_number_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,6 +41,22 @@ def test_notes_are_one_plain_line_on_stderr(capsys: pytest.CaptureFixture[str]) 
 def test_plain_keeps_letters_of_every_script() -> None:
     assert plain("é 你 ß – λ") == "é 你 ß – λ"
     assert plain("a\tb\u202ec") == "a b\\u202ec"
+
+
+@pytest.mark.parametrize("width", [30, 80, 400])
+def test_columns_that_do_not_fit_come_below_and_no_figure_is_cut(width: int) -> None:
+    names = [Text(name) for name in ("method", "erm", "AUM + saliency + LS")]
+    columns = [[Text(f"task {k}"), Text(f"{k}.11 ± 1.56*"), Text(f"{k}.22 ± 0.10")] for k in range(12)]
+    console = Console(width=width, file=StringIO(), highlight=False)
+    print_side_by_side(console, "ECE", names, columns)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    rows = [line.split() for line in lines if line.strip().startswith("erm")]
+    assert rows == [["erm", *_figures(first, last)] for first, last in BLOCKS[width]]
+    assert all(len(line) <= width for line in lines)
+
+
+def _figures(first: int, last: int) -> list[str]:
+    return " ".join(f"{k}.11 ± 1.56*" for k in range(first, last)).split()
 
 
 def test_no_bar_is_drawn_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:

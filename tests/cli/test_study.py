@@ -42,6 +42,13 @@ def test_a_study_prints_its_tables_and_goes_on_where_it_was(calmix: Any, file: P
     assert ended.code == 0, ended.err
     assert "ECE (%)" in ended.out
     assert "mine +TS" in ended.out
+    errors = ended.out.split("ECE (%)")[1].splitlines()
+    assert next(line for line in errors if "method" in line).split()[-3:] == ["rank", "rank", "+TS"]
+    rows = [next(line.split() for line in errors if line.strip().startswith(name)) for name in ("erm", "erl")]
+    ranks = [float(rank) for column in (-2, -1) for rank in (row[column] for row in rows)]
+    told = json.loads((place / "out/study.json").read_text())["tables"]
+    assert ranks == [row["rank"] for row in told if row["figure"] == "ece"]
+    assert "standard deviation over 2 seeds; * differs from erm" in ended.out
     assert ended.out.endswith("page: out/report.html\n")
     page = (place / "out/report.html").read_bytes()
     assert calmix("report", "out").out == "page: out/report.html\n"
@@ -71,6 +78,18 @@ def test_a_failure_ends_with_code_1_after_all_else_is_done(calmix: Any, file: Pa
     blocked.unlink()
     assert calmix(*words).code == 1
     assert calmix(*words, "--retry").code == 0
+
+
+def test_where_no_terminal_is_progress_is_told_now_and_then(
+    calmix: Any, file: Path, files: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["study", file, "--data", files["train"].parent, "--no-report"]
+    assert "run " not in calmix(*words, "--out", "quick").err
+    monkeypatch.setattr("calmix.cli.study._QUIET", 0.0)
+    lines = [line for line in calmix(*words, "--out", "out").err.splitlines() if line.startswith("· run ")]
+    assert lines[0].startswith("· run 1/4, about 1 min left: mine · ")
+    assert lines[-1].startswith("· run 4/4, ")
+    assert "run " not in calmix(*words, "--out", "silent", "--json").err
 
 
 def test_where_it_runs_is_said_once(calmix: Any, file: Path, place: Path) -> None:

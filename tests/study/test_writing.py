@@ -14,7 +14,7 @@ from calmix.training.folder import read_run
 
 def test_everything_is_written(finished: Any) -> None:
     names = {path.name for path in finished.order.out.iterdir()}
-    assert {"study.md", "study.tex", "study.json", "study.parquet", "tables.csv", "runs"} <= names
+    assert {"study.md", "study.tex", "study.json", "study.parquet", "tables.csv", "tables.parquet", "runs"} <= names
     assert {"study-in.png", "study-in.svg", "study-out.png", "study-out.svg"} <= names
 
 
@@ -37,6 +37,7 @@ def test_the_json_holds_runs_rows_and_tables(finished: Any) -> None:
     assert guided["needs"]["dynamics"] in {run["key"] for run in found["runs"]}
     assert len(found["rows"]) == 36
     assert len(found["tables"]) == len(read_table(finished.order.out / "tables.csv"))
+    assert pq.read_table(finished.order.out / "tables.parquet").to_pylist() == found["tables"]
     assert found["study"]["baseline"] == "erm"
     # The runs' own words on what they were made with, not those of who makes the tables.
     (made,) = found["made_with"]

@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
     from calmix.training import Progress
 
 __all__ = [
@@ -17,6 +20,7 @@ __all__ = [
     "note",
     "plain",
     "print_json",
+    "print_side_by_side",
     "separation_table",
     "training_bar",
     "unfamiliar_table",
@@ -39,6 +43,33 @@ def plain(text: str) -> str:
 def note(line: str) -> None:
     """Tell the user something, on stderr; the text is shown as it is, whatever brackets it has."""
     _stderr().print(f"· {plain(line)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_side_by_side(
+    console: "Console", title: str, names: Sequence["Text"], columns: Sequence[Sequence["Text"]]
+) -> None:
+    """Print columns beside the names of their rows, headings first; those that do not fit come below, no cell cut."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    def width(column: Sequence[Text]) -> int:
+        return max(cell.cell_len for cell in column) + 3
+
+    left = list(columns)
+    while left:
+        room = console.width - width(names) - width(left[0])
+        fitting = 1
+        while fitting < len(left) and (room := room - width(left[fitting])) >= 0:
+            fitting += 1
+        here, left = left[:fitting], left[fitting:]
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title), title_justify="left")
+        table.add_column(names[0], overflow="fold")
+        for heading, *_ in here:
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row, name in enumerate(names[1:], 1):
+            table.add_row(name, *(column[row] for column in here))
+        console.print(table)
 
 
 def figures_table(splits: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:

@@ -1,6 +1,7 @@
 """`calmix study`: methods side by side, over tasks and seeds."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -10,14 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calmix.cli.showing import note, plain
+from calmix.cli.showing import note, plain, print_side_by_side
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from calmix.study import Outcome, Prepared, State
+    from calmix.study.tabulating import Table
 
 __all__ = ["study"]
 
 _WHERE = "Where it runs"
+# Seconds between two lines about progress where there is no terminal.
+_QUIET = 60.0
 
 
 class _On(StrEnum):
@@ -127,39 +133,53 @@ def _page(out: Path) -> Path:
 
 
 def _print(done: "Outcome", page: Path | None) -> None:
-    from rich import box
     from rich.console import Console
-    from rich.table import Table as Grid
-    from rich.text import Text
 
     from calmix.report.titles import TITLES, model_title
-    from calmix.study.writing import column_title, shown
 
     console = Console(highlight=False)
     for table in done.tables:
         about = " · ".join(part for part in (TITLES[table.figure], model_title(table.model), table.setting) if part)
-        grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(plain(about)), title_justify="left")
-        grid.add_column("method", overflow="fold")
-        for column in table.columns:
-            grid.add_column(Text(plain(column_title(column))), justify="right")
-        for method in table.methods:
-            cells = []
-            for column in table.columns:
-                entry = table.entries.get((method, column))
-                stands = entry is not None and entry.difference is not None and entry.difference.stands
-                style = "bold" if entry is not None and entry.best else ""
-                cells.append(Text(shown(column.figure, entry) + ("*" if stands else ""), style=style))
-            grid.add_row(Text(plain(method)), *cells)
-        console.print(grid)
+        print_side_by_side(console, plain(about), *_cells(table))
+    if done.tables:
+        study = done.plan.study
+        spread = "standard deviation" if study.spread == "std" else "standard error"
+        print(f"mean ± {spread} over {len(study.seeds)} seeds; * differs from {plain(study.baseline)}; +TS: scaled")
     if page is not None:
         print(f"page: {page}")
 
 
+def _cells(table: "Table") -> tuple[list["Text"], list[list["Text"]]]:
+    """Return the names of a table's methods, and its columns, each with its heading first."""
+    from rich.text import Text
+
+    from calmix.study.writing import column_title, ranked, shown, shown_rank
+
+    columns = []
+    for column in table.columns:
+        cells = [Text(plain(column_title(column)))]
+        for method in table.methods:
+            entry = table.entries.get((method, column))
+            stands = entry is not None and entry.difference is not None and entry.difference.stands
+            style = "bold" if entry is not None and entry.best else ""
+            cells.append(Text(shown(column.figure, entry) + ("*" if stands else ""), style=style))
+        columns.append(cells)
+    for scaled, title in ranked(table).items():
+        columns.append([Text(title), *(Text(shown_rank(table, method, scaled)) for method in table.methods)])
+    return [Text("method"), *(Text(plain(method)) for method in table.methods)], columns
+
+
 @contextmanager
 def _bar(quiet: bool) -> Iterator[Callable[["State"], None] | None]:
-    """Yield what shows a study's progress on stderr, if that is a terminal: runs, the current one, time left."""
-    if quiet or not sys.stderr.isatty():
+    """Yield what shows a study's progress on stderr: runs, the current one, time left.
+
+    On a terminal as a bar; elsewhere, in a cluster's log for example, as a line now and then.
+    """
+    if quiet:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _now_and_then()
         return
     from rich import progress as rich
     from rich.console import Console
@@ -187,3 +207,23 @@ def _bar(quiet: bool) -> Iterator[Callable[["State"], None] | None]:
             )
 
         yield show
+
+
+def _now_and_then() -> Callable[["State"], None]:
+    """Return what tells how far a study is, once in a while."""
+    began = told = time.monotonic()
+    first: list[int] = []
+
+    def tell(state: "State") -> None:
+        nonlocal told
+        first[:] = first or [state.samples_done]
+        now, made = time.monotonic(), state.samples_done - first[0]
+        if now - told < _QUIET or not made:
+            return
+        told = now
+        left = (now - began) * (state.samples - state.samples_done) / made
+        note(
+            f"run {state.done + state.failed}/{state.total}, about {max(1, round(left / 60))} min left: {state.current}"
+        )
+
+    return tell

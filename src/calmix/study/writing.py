@@ -20,7 +20,8 @@ from calmix.study.working import Storage
 from calmix.training import json_safe
 from calmix.training.folder import read_run, versions
 
-__all__ = ["FORMAT", "column_title", "entries_table", "latex", "markdown", "shown", "write_outcome"]
+__all__ = ["FORMAT", "column_title", "entries_table", "latex", "markdown", "ranked", "shown", "shown_rank",
+           "write_outcome"]  # fmt: skip
 
 FORMAT = 1
 """Of study.json: raised when a reader would have to know."""
@@ -31,7 +32,8 @@ def write_outcome(
 ) -> None:
     """Write all that a study has come to so far to its folder."""
     write_table(figures_table(rows), out / "study.parquet")
-    write_table(entries_table(tables), out / "tables.csv")
+    for kind in ("csv", "parquet"):
+        write_table(entries_table(tables), out / f"tables.{kind}")
     write_text(out / "study.md", markdown(plan, storage, tables))
     write_text(out / "study.tex", latex(tables))
     write_json(out / "study.json", _everything(plan, storage, rows, tables))
@@ -52,6 +54,17 @@ def column_title(column: Column) -> str:
     """Return a column's heading: the task, or → another domain, and whether its temperature was fitted."""
     place = column.task if column.data == "test" else f"{column.task} → {column.data.removeprefix('ood-')}"
     return f"{place}{' (MCC)' if column.figure == 'mcc' else ''}{' +TS' if column.scaled else ''}"
+
+
+def ranked(table: Table) -> dict[bool, str]:
+    """Return the headings of the average ranks that a table has: of figures before, and after temperature scaling."""
+    titles = {False: "rank", True: "rank +TS"}
+    return {scaled: title for scaled, title in titles.items() if any(scaled == key[1] for key in table.ranks)}
+
+
+def shown_rank(table: Table, method: str, scaled: bool) -> str:
+    """Return a method's average rank as a reader wants it."""
+    return f"{table.ranks[method, scaled]:.1f}" if (method, scaled) in table.ranks else "–"
 
 
 def markdown(plan: Plan, storage: Storage, tables: Sequence[Table]) -> str:
@@ -216,8 +229,7 @@ def _heading(table: Table, models: Sequence[str]) -> str:
 
 
 def _titles(table: Table) -> list[str]:
-    scaled = [flag for flag in (False, True) if any(flag == key[1] for key in table.ranks)]
-    return ["method", *map(column_title, table.columns), *("rank +TS" if flag else "rank" for flag in scaled)]
+    return ["method", *map(column_title, table.columns), *ranked(table).values()]
 
 
 def _grid(
@@ -232,7 +244,6 @@ def _grid(
     titles = _titles(table)
     lines = [join([escape(title) for title in titles])]
     lines += [bar[: len("| --- ") * len(titles)] + "|"] if bar else []
-    scaled = [flag for flag in (False, True) if any(flag == key[1] for key in table.ranks)]
     for method in table.methods:
         cells = [escape(method)]
         for column in table.columns:
@@ -241,7 +252,7 @@ def _grid(
             if entry is not None and entry.difference is not None and entry.difference.stands:
                 text += escape("*") if not bar else r"\*"
             cells.append(bold(text) if entry is not None and entry.best else text)
-        cells += [f"{table.ranks[method, flag]:.1f}" if (method, flag) in table.ranks else "–" for flag in scaled]
+        cells += [shown_rank(table, method, scaled) for scaled in ranked(table)]
         lines.append(join(cells))
     return lines
 
