@@ -61,7 +61,7 @@ def section(name: str, folder: Path) -> str:
     made += "; ".join(places)
     verdict = folder / "verdict.md"
     said = verdict.read_text(encoding="utf-8").strip() if verdict.is_file() else ""
-    taken = TAKEN_OF.get(name.split("-")[0], TAKEN)
+    taken = TAKEN_OF.get(name.partition("-")[0], TAKEN)
     # Of several models each has its own: "ECE (%) · vgg16".
     shown = [f"### {t.strip()}" for t in tables if t.partition("\n")[0].partition(" · ")[0] in taken]
     return "\n\n".join(

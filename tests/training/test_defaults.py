@@ -15,7 +15,7 @@ def test_pretrained_models_are_tuned_gently() -> None:
 
 
 @pytest.mark.parametrize("model", ["resnet18", "vgg16"])
-def test_networks_that_begin_with_random_weights_are_trained_as_thulasidasan_et_al_do_at_a_fifth_of_the_rate(model: str) -> None:
+def test_random_weights_are_trained_as_thulasidasan_et_al_do_at_a_fifth_of_the_rate(model: str) -> None:
     assert with_defaults(_NOTHING, model) == dict(
         zip(_NAMES, (30, 128, "sgd", 0.02, 5e-4, 0.0, "steps", 0.0), strict=True)
     )

@@ -65,15 +65,14 @@ def batch_partners(similarity: Tensor, halves: Tensor, runs: int = 1) -> tuple[T
     if runs > 1:
         run = own // (len(codes) // runs)
         allowed &= run[:, None] == run[None, :]
-    alone = ~allowed.any(1)
-    nearest = similarity.masked_fill(~allowed, -torch.inf).argmax(1)
-    farthest = similarity.masked_fill(~allowed, torch.inf).argmin(1)
-    return torch.where(alone, own, nearest), torch.where(alone, own, farthest)
+    # Oneself, never allowed, comes after every cosine and before all others: whoever has nobody stays alone.
+    last = torch.where(own[:, None] == own[None, :], -2.0, -torch.inf)
+    return torch.where(allowed, similarity, last).argmax(1), torch.where(allowed, -similarity, last).argmax(1)
 
 
 def normalised(vectors: Tensor) -> Tensor:
     """Return the rows at length 1, zero rows as they are; the largest entry first, so that tiny rows survive."""
-    largest = vectors.abs().amax(1, keepdim=True)
-    scaled = vectors / torch.where(largest > 0, largest, 1.0)
-    length = scaled.norm(dim=1, keepdim=True)
-    return scaled / torch.where(length > 0, length, 1.0)
+    least = torch.finfo(vectors.dtype).tiny
+    scaled = vectors / torch.linalg.vector_norm(vectors, torch.inf, dim=1, keepdim=True).clamp_min(least)
+    unit: Tensor = scaled / torch.linalg.vector_norm(scaled, dim=1, keepdim=True).clamp_min(least)
+    return unit

@@ -79,9 +79,10 @@ def aum_saliency(
             weights = (2.8, summed * (similar > 0), summed * (dissimilar > 0))
         total = weights[0] * plain(step)
         mixes = [(weight, partner) for weight, partner in zip(weights[1:], pair(step), strict=True) if weight > 0]
-        found = _all_mixed(step, [partner for _, partner in mixes], alpha=alpha, smoothing=smoothing, at=at)
-        for (weight, _), losses in zip(mixes, found, strict=True):
-            total = total + weight * losses
+        if at == "head" and mixes and all(isinstance(partner, Tensor) for _, partner in mixes):
+            return total + _mixed_in_batch(step, mixes, alpha=alpha, smoothing=smoothing)
+        for weight, partner in mixes:
+            total = total + weight * _mixed(step, partner, alpha=alpha, smoothing=smoothing, at=at)
         return total
 
     def pair(step: Step) -> tuple[Tensor | Kind, Tensor | Kind]:
@@ -204,18 +205,18 @@ def _easy_and_ambiguous(
     return Recipe(loss, batches=uniform if everyone else two_sided(_SIDE, cycle=True), guide=guide)
 
 
-def _all_mixed(
-    step: Step, partners: Sequence[Tensor | Kind], *, alpha: float, smoothing: float, at: At
-) -> Sequence[Tensor]:
-    """Cross-entropy of each row mixed with each of its partners, by one λ for each kind of partner."""
-    inside = [partner for partner in partners if isinstance(partner, Tensor)]
-    if at != "head" or len(inside) < len(partners) or not inside:
-        return [_mixed(step, partner, alpha=alpha, smoothing=smoothing, at=at) for partner in partners]
-    # All at once: at small batches a step is as long as its kernels are many.
-    weight, partner = step.betas(len(inside), alpha)[..., None], torch.stack(inside)
-    targets = smooth(step.targets, smoothing)
-    logits = weight * step.logits + (1 - weight) * step.logits[partner]
-    return cross_entropy(logits, weight * targets + (1 - weight) * targets[partner], step.class_weights).unbind()
+def _mixed_in_batch(step: Step, mixes: Sequence[tuple[float, Any]], *, alpha: float, smoothing: float) -> Tensor:
+    """The same as the weighted sum of `_mixed`, for one or two rows of the batch as partners of each, in few kernels.
+
+    At small batches a step is as long as its kernels are many. What the head makes is linear in what it reads, so
+    a matrix that mixes rows does for logits and labels; its product has a gradient that is one product, too.
+    """
+    lam, partner = step.betas(len(mixes), alpha)[..., None], torch.stack([partner for _, partner in mixes])
+    rows = torch.arange(len(step), device=step.device)
+    mixer = torch.where(partner[..., None] == rows, 1 - lam, 0.0) + lam * (rows[:, None] == rows)
+    losses = cross_entropy(mixer @ step.logits, mixer @ smooth(step.targets, smoothing), step.class_weights)
+    # The weights as a tensor that is made on the device: nothing may be copied there while a step is captured.
+    return torch.linspace(mixes[0][0], mixes[-1][0], len(mixes), device=step.device) @ losses
 
 
 def _mixed(step: Step, partner: Tensor | Kind, *, alpha: float, smoothing: float, at: At) -> Tensor:

@@ -16,7 +16,7 @@ _PRETRAINED: dict[str, Any] = {
     "schedule": "linear",
     "clip": 1.0,
 }
-# Thulasidasan et al. 2019, but for the epochs, of which they make 200, and the learning rate (0.1): see docs/decisions.md.
+# Thulasidasan et al. 2019, but for the epochs (they make 200) and the learning rate (0.1): see docs/decisions.md.
 _RANDOM: dict[str, Any] = {
     "optimizer": "sgd",
     "epochs": 30,
