@@ -2,7 +2,6 @@
 
 import csv
 import re
-import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,23 +10,20 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from pages import DOCS, blocks, commands, exit_code, follow
 from transformers import AutoModelForSequenceClassification
 
 from calmix.data import read_examples
 from calmix.mixing import RECIPES, Recipe, choose, choosing, options_of
 
-DOCS = Path(__file__).parents[1] / "docs"
 RECIPES_PAGE = (DOCS / "recipes.md").read_text(encoding="utf-8")
 METHOD_PAGE = (DOCS / "your-own-method.md").read_text(encoding="utf-8")
-REPORT_PAGE = (DOCS / "report.md").read_text(encoding="utf-8")
 MAP_PAGE = (DOCS / "map.md").read_text(encoding="utf-8")
 DYNAMICS_PAGE = (DOCS / "dynamics.md").read_text(encoding="utf-8")
-DISTIL_PAGE = (DOCS / "distil.md").read_text(encoding="utf-8")
 
 
 def _blocks(page: str, language: str) -> list[str]:
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
-    return [code for kind, code in fenced if kind == language]
+    return [code for kind, code in blocks(page) if kind == language]
 
 
 @pytest.fixture
@@ -94,52 +90,26 @@ def test_the_python_of_the_page_about_dynamics_runs_from_top_to_bottom(
 
 @pytest.mark.usefixtures("desk")
 @pytest.mark.parametrize("page", [RECIPES_PAGE, METHOD_PAGE, MAP_PAGE], ids=["recipes", "your-own-method", "map"])
-def test_the_commands_of_a_page_run(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calmix.cli import main
-
-    commands = [line for block in _blocks(page, "") for line in block.splitlines() if line.startswith("calmix ")]
-    assert commands
-    for command in commands:
-        monkeypatch.setattr(sys, "argv", command.split())
-        assert _exit_code(main) in (0, None), command
+def test_the_commands_of_a_page_run(page: str) -> None:
+    found = [words for block in _blocks(page, "") for words in commands(block)]
+    assert found
+    for words in found:
+        assert exit_code(words[1:]) == 0, " ".join(words)
 
 
-def test_the_page_about_distillation_runs_from_top_to_bottom(
-    desk: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from calmix.cli import main
-
-    for kind, block in re.findall(r"^```(\w*)\n(.*?)^```$", DISTIL_PAGE, flags=re.DOTALL | re.MULTILINE):
-        if kind == "python":
-            exec(compile(block, "<page>", "exec"), dict(desk))
-        for command in block.splitlines() if not kind else ():
-            monkeypatch.setattr(sys, "argv", command.split())
-            assert _exit_code(main) in (0, None), command
+def test_the_page_about_distillation_runs_from_top_to_bottom(desk: dict[str, Any]) -> None:
+    follow("distil", **desk)
     assert (Path("informed-student") / "metrics.json").is_file()
     assert (Path("mixed-student") / "metrics.json").is_file()
 
 
-def test_the_page_about_pages_runs_from_top_to_bottom(desk: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from calmix.cli import main
-
+def test_the_page_about_pages_runs_from_top_to_bottom(desk: dict[str, Any]) -> None:
     pytest.importorskip("matplotlib")
-    for kind, block in re.findall(r"^```(\w*)\n(.*?)^```$", REPORT_PAGE, flags=re.DOTALL | re.MULTILINE):
-        if kind == "python":
-            exec(compile(block, "<page>", "exec"), dict(desk))
-        for command in block.splitlines() if not kind else ():
-            monkeypatch.setattr(sys, "argv", shlex.split(command, comments=True))
-            assert _exit_code(main) in (0, None), command
+    follow("report", **desk)
     for file in ("run", "map", "judged"):
         assert (Path(file) / "report.html").is_file()
     for file in ("comparison.html", "fig.pdf", "corrected.csv", "reliability.svg"):
         assert Path(file).is_file()
-
-
-def _exit_code(main: Any) -> Any:
-    try:
-        return main()
-    except SystemExit as done:
-        return done.code
 
 
 @pytest.mark.parametrize("name", ["contrast", "focal", "twice"])
