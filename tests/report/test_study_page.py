@@ -151,3 +151,14 @@ def test_its_diagrams_follow_their_choices(open_page: Any, folder: Path, width: 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_keeps_nobody_out(barriers: Any, folder: Path, scheme: str) -> None:
     assert barriers(write_study_page(folder), color_scheme=scheme) == []
+
+
+def test_narrow_tables_share_a_line_where_there_is_room(open_page: Any, folder: Path) -> None:
+    path = write_study_page(folder)
+
+    def heights(width: int) -> list[float]:
+        return [heading.bounding_box()["y"] for heading in open_page(path, width=width).locator("#tables h3").all()]
+
+    first, second, _ = heights(1280)
+    assert first == second
+    assert len(set(heights(390))) == 3
