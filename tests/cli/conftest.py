@@ -72,6 +72,27 @@ def trained(files: dict[str, Path], checkpoint: Any, tmp_path_factory: pytest.Te
     return out
 
 
+@dataclass(frozen=True)
+class Odd:
+    file: Path
+    run: Path
+
+
+@pytest.fixture(scope="session")
+def odd(checkpoint: Any, tmp_path_factory: pytest.TempPathFactory) -> Odd:
+    """A table whose columns have unusual names, and a run in which they were named: not to be written to."""
+    from calmix.training import train
+
+    folder = tmp_path_factory.mktemp("odd")
+    examples = tiny.examples(30)
+    labels = [examples.label_names[k] for k in examples.labels]
+    keys = [f"k{row}" for row in range(len(examples))]
+    write_table(pa.table({"key": keys, "Body (raw)": examples.table["text"], "Queue": labels}), folder / "odd.csv")
+    names = {"text": "Body (raw)", "label": "queue", "id": "KEY"}
+    train(folder / "odd.csv", model=str(checkpoint("bert")), out=folder / "run", epochs=1, **names)
+    return Odd(folder / "odd.csv", folder / "run")
+
+
 @pytest.fixture(scope="session")
 def tree() -> Callable[[Path], dict[str, bytes]]:
     """Return `tree(folder)`: every file and folder below, with the content of the files."""

@@ -149,3 +149,12 @@ def test_an_encoder_teaches_a_sentence_cnn(calmix: Any, trained: Path, files: An
     ended = calmix(*words, "--epochs", 1, "--no-report", "--out", "student")
     assert ended.code == 0, ended.err
     assert calmix("predict", "student", files["texts"]).code == 0
+
+
+def test_columns_named_for_the_teacher_are_found_again_and_handed_on(
+    calmix: Any, odd: Any, checkpoint: Any, place: Path
+) -> None:
+    ended = calmix("distil", odd.run, odd.file, "--student", checkpoint("bert"), "--epochs", 1, "--out", "run")
+    assert ended.code == 0, ended.err
+    found = json.loads((place / "run" / "model" / "config.json").read_text())["calmix_columns"]
+    assert found == {"text": "Body (raw)", "label": "queue", "id": "KEY"}

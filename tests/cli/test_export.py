@@ -26,3 +26,11 @@ def test_what_is_wrong_ends_in_one_line_and_leaves_nothing(
     ended = calmix("export", *(known.get(word, word) for word in words), "--out", "onnx")
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert list(place.iterdir()) == []
+
+
+def test_columns_named_in_training_are_found_again_to_check_on(calmix: Any, odd: Any, place: Path) -> None:
+    ended = calmix("export", odd.run, "--check", odd.file, "--out", "onnx", "--json")
+    assert ended.code == 0, ended.err
+    assert "figures" in json.loads(ended.out)["onnx"]
+    ended = calmix("export", odd.run, "--check", odd.file, "--text", "nothing", "--out", "other")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)

@@ -158,6 +158,25 @@ def test_images_are_mapped_and_suspects_left_out(calmix: Any, folder: Path, plac
     assert {path.name for path in (place / "map").iterdir()} >= {"datamap.parquet", "report.html", "metrics.json"}
 
 
+def test_a_subset_of_images_is_a_table_to_train_on(
+    calmix: Any, folder: Path, place: Path, image_checkpoint: Any
+) -> None:
+    model = ("--model", image_checkpoint("convnet"))
+    assert calmix("map", folder, *model, "--epochs", 1, "--out", "known", "--no-report").code == 0
+    words = ("subset", folder, "--dynamics", "known", "--take", "easy", "--out")
+    ended = calmix(*words, "part.csv")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "only a Parquet file holds images" in ended.err
+    for unfit in (("map", folder, *model, "--out", "map", "--clean", "kept.csv"), (*words, "part.jsonl")):
+        assert calmix(*unfit).code == 2
+    assert not (place / "map").exists()
+    ended = calmix(*words, "part.parquet")
+    assert ended.code == 0, ended.err
+    part = read_examples("part.parquet")
+    assert 10 <= len(part) <= 12
+    assert set(part.label_names) <= set(read_examples(folder).label_names)
+
+
 def test_idx_files_are_trained_on_in_grey(calmix: Any, place: Path) -> None:
     for split, count in (("train", 24), ("t10k", 12)):
         pixels, labels = tiny.pixels(count, grey=True)

@@ -101,3 +101,18 @@ def test_columns_named_in_training_are_found_again(calmix: Any, checkpoint: Any,
     assert calmix("ood", "run", "--test", "test.csv", "--ood", "other=dev.csv", "--out", "apart").code == 0
     # A table with columns of the usual names is read by these.
     assert len(rows_of(calmix("predict", "again", files["test"]).out)) == 30
+
+
+def test_a_file_is_read_before_the_model_is_loaded(
+    calmix: Any, odd: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: Any, **__: Any) -> None:
+        raise AssertionError("loaded")
+
+    expected = calmix("predict", odd.run, odd.file).out
+    assert [row["id"] for row in rows_of(expected)][:2] == ["k0", "k1"]
+    monkeypatch.setattr("calmix.models.load", load)
+    (place / "bad.csv").write_text("x\ny\n")
+    ended = calmix("predict", odd.run, "bad.csv")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert "no column looks like the text" in ended.err

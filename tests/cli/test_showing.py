@@ -1,7 +1,9 @@
 """What is printed, and where."""
 
 import json
+import re
 from io import StringIO
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,13 +11,16 @@ from rich.console import Console
 from rich.text import Text
 
 from calmix.cli.showing import (
+    figures_table,
     guarantee_lines,
+    interval_table,
     note,
     plain,
     print_json,
     print_side_by_side,
     separation_table,
     training_bar,
+    unfamiliar_table,
     working_bar,
 )
 from calmix.training import Progress
@@ -95,8 +100,43 @@ def test_guarantees_in_words(threshold: float | None, words: str) -> None:
 
 def test_separation_is_shown_with_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
     found = {"auroc": 0.905, "interval": [0.88, 0.93], "aupr_out": 0.5, "fpr95": 0.25}
-    separation_table(("model", "unfamiliar"), [(("a\x1b", "max_probability"), 0.75, found)])
+    separation_table(("model", "unfamiliar"), [(("a_\x1b", "noise"), 0.75, found)])
     out = capsys.readouterr().out
     assert "90.5% (88.0–93.0)" in out
-    assert "max probability" in out
-    assert "\x1b" not in out
+    assert "a_\\x1b" in out
+    unfamiliar_table({"f.csv": {"ood": {"my_noise": {"mean_confidence": 0.75, "max_probability": found}}}})
+    assert " my_noise     max probability " in capsys.readouterr().out
+
+
+def measured(n: int, **more: Any) -> dict[str, Any]:
+    figures = dict.fromkeys(("accuracy", "ece", "debiased_ece", "oe", "nll"), 0.123)
+    return {"n": n, **figures, "intervals": dict.fromkeys(figures, (0.1, 0.2)), **more}
+
+
+def test_names_are_whole_where_no_terminal_limits_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    name = f"/a/long/way/{'deep/' * 30}test.csv"
+    interval_table({name: measured(3, groups={"north": measured(2)})})
+    out = capsys.readouterr().out
+    assert f" {name} " in out
+    assert " 0.100–0.200" in out
+    assert "   north " in out
+    figures_table({name: {"before": measured(3), "after": measured(3)}})
+    assert f" {name} " in capsys.readouterr().out
+
+
+def test_in_a_terminal_the_ends_of_long_names_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    interval_table({f"/a/long/way/{place}/test.csv": measured(3) for place in ("here", "there")})
+    lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 90
+    for place in ("here", "there"):
+        shown = [line for line in lines if f"/{place}/test.csv " in line]
+        assert len(shown) == 1
+        assert shown[0].lstrip().startswith("…")
+        assert "12.3%" in shown[0]

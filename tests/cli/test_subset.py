@@ -91,3 +91,11 @@ def test_what_is_wrong_ends_in_one_line_and_leaves_nothing(
     assert message in ended.err
     assert list(place.iterdir()) == []
     assert files["train"].read_bytes() == before
+
+
+def test_columns_named_for_the_map_are_found_again(calmix: Any, odd: Any, checkpoint: Any, place: Path) -> None:
+    words = ("--text", "body (raw)", "--label", "queue", "--id", "key", "--epochs", 1, "--model", checkpoint("bert"))
+    assert calmix("map", odd.file, *words, "--out", "map", "--no-report").code == 0
+    ended = calmix("subset", odd.file, "--dynamics", "map", "--out", "part.csv")
+    assert ended.code == 0, ended.err
+    assert read_table(place / "part.csv").column_names == ["key", "Body (raw)", "Queue"]

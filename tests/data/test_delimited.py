@@ -130,3 +130,38 @@ def test_a_single_column_with_empty_cells_keeps_all_its_rows(tmp_path):
         with (tmp_path / "file.csv").open("wb") as sink:
             write_delimited(pa.table({"x": column}), sink, ",")
         assert read_delimited(tmp_path / "file.csv", ",").num_rows == 3
+
+
+def test_cells_are_quoted_where_they_must_be_and_nowhere_else():
+    sink = io.BytesIO()
+    table = pa.table(
+        {
+            "id #": ["1", None],
+            "a,b": ["plain; 'text'\t", 'say "no", twice\nat least'],
+            "n": [0.5, None],
+            "b": [True, False],
+        }
+    )
+    write_delimited(table, sink, ",")
+    assert sink.getvalue().decode() == (
+        'id #,"a,b",n,b\n1,plain; \'text\'\t,0.5,true\n,"say ""no"", twice\nat least",,false\n'
+    )
+
+
+def test_a_copy_of_a_table_is_the_same_file(tmp_path):
+    content = 'id,text,label\n001,"a, ""b""",x\n2,=1+1,\n3, c ,"two\nlines"\n'
+    (tmp_path / "a.csv").write_text(content)
+    with (tmp_path / "b.csv").open("wb") as sink:
+        write_delimited(read_delimited(tmp_path / "a.csv", ","), sink, ",", guard=False)
+    assert (tmp_path / "b.csv").read_text() == content
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+@pytest.mark.parametrize("names", [["\ufefftext", "label"], ["a;b", "c"], ["text"]])
+def test_names_and_cells_come_back_whatever_they_hold(tmp_path, names, delimiter):
+    cells = ["", "a;b,c\td", '"', "\ufeff", "\r", " x "]
+    table = pa.table({name: pa.array(cells) for name in names})
+    with (tmp_path / "file.csv").open("wb") as sink:
+        write_delimited(table, sink, delimiter, guard=False)
+    found = read_delimited(tmp_path / "file.csv", delimiter)
+    assert found.to_pydict() == table.to_pydict()

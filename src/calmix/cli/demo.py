@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calmix.cli.showing import note, print_json, training_bar
+from calmix.cli.showing import console_for, note, print_json, training_bar
 
 __all__ = ["demo"]
 
@@ -95,7 +95,6 @@ def _with_truth(folder: Path, metrics: dict[str, Any]) -> dict[str, Any]:
 
 def _print(figures: dict[str, Any]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -118,9 +117,8 @@ def _print(figures: dict[str, Any]) -> None:
                     f"{f['truth_distance']:.3f}",
                 )
         table.add_section()
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(
+    console_for(table)[0].print(table)
+    print(
         "formal: as in training; colloquial: out of domain. scaled: by the temperature fitted on dev. to truth: mean "
         "distance (total variation) between predicted and true class probabilities."
     )

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +21,10 @@ def export(
     check: Annotated[
         str | None, typer.Option(help="Texts or images to compare on, best labelled; without it, the shipped messages.")
     ] = None,
+    text: Annotated[str | None, typer.Option(help="Column with the text.")] = None,
+    text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.")] = None,
+    choices: Annotated[str | None, typer.Option(help="Column with the choices.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column with the label.")] = None,
     to: Annotated[_Format, typer.Option(help="The format.")] = _Format.onnx,
     int8: Annotated[bool, typer.Option("--int8", help="Also write quantised weights, and measure them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON on stdout, nothing else there.")] = False,
@@ -31,10 +35,14 @@ def export(
     """
     from calmix.data import read_examples
     from calmix.data.corpus import corpus_path
+    from calmix.data.reading import check_there
     from calmix.errors import InputError
     from calmix.models import load_one
     from calmix.training import export_onnx
 
+    if check is not None:
+        check_there(check)
+    columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "label": label}
     classifier = load_one(model)
     if classifier.beside.dropout is not None:
         raise InputError(f"{model}: predicts with MC-dropout, which no exported graph does")
@@ -43,7 +51,14 @@ def export(
     if check is None:
         examples = read_examples(corpus_path("test"), labelled=False)
     else:
-        examples = read_examples(check, label_names=classifier.label_names or None, labelled=None, split="test")
+        examples = read_examples(
+            check,
+            label_names=classifier.label_names or None,
+            labelled=None,
+            split="test",
+            usual=classifier.columns,
+            **columns,
+        )
     figures = export_onnx(classifier, examples, out=out, int8=int8)
     if as_json:
         print_json({"folder": str(out), **figures})

@@ -87,6 +87,8 @@ def map_(
         if out.absolute() in clean.absolute().parents:
             raise InputError(f"--clean {clean}: is inside the map's folder; give another place")
     examples = read_examples(train, **columns)
+    if clean is not None:
+        check_writable(clean, images=examples.kind == "image")
 
     def complete(done: "Survey") -> None:
         _draw(done)
@@ -110,6 +112,7 @@ def map_(
                 judged=judged.value,
                 percentile=percentile,
                 record=record.value,
+                columns={role: name for role, name in columns.items() if name is not None},
                 on_progress=None if bar is None else lambda _stage, progress: bar(progress),
                 on_done=complete,
             ).figures
@@ -161,40 +164,17 @@ def _write_clean(train: str, examples: "Examples", columns: dict[str, Any], done
     import numpy as np
 
     from calmix.data import write_table
+    from calmix.data.originals import original_table
     from calmix.dynamics import label_issues
 
-    table, _ = _whole_table(train, examples, columns)
+    table, _ = original_table(train, examples, columns)
     write_table(table.take(np.flatnonzero(~label_issues(done.dynamics).flagged)), clean, guard=False)
-
-
-def _whole_table(train: str, examples: "Examples", columns: dict[str, Any]) -> tuple[Any, str]:
-    """Return the table as it was, columns and all, and which holds the label; of others, one with their examples."""
-    import numpy as np
-    import pyarrow as pa
-
-    from calmix.data import read_table
-    from calmix.data.columns import find_columns
-    from calmix.data.idx import is_idx
-    from calmix.data.origin import Origin
-    from calmix.data.reading import names_hub
-
-    if examples.kind == "image" and (Path(train).is_dir() or is_idx(train)):
-        # Where the images were in files, the table has their bytes.
-        files = pa.array([examples.images.encoded(row) for row in range(len(examples))], pa.large_binary())
-        names = pa.array([examples.label_names[k] for k in examples.labels])
-        return pa.table({"id": examples.table["id"], "image": files, "label": names}), "label"
-    if not (names_hub(train) or Path(train).is_dir()):
-        table = read_table(train)
-        return table, find_columns(table, Origin(train), **columns).label or ""
-    names = np.array(examples.label_names, dtype=object)
-    label = pa.array(names[examples.labels] if len(names) else examples.labels)
-    name = "label" if "label" not in examples.table.column_names else "label_"
-    return examples.table.append_column(name, label), name
 
 
 def _apply(train: str, decisions: Path, out: Path, columns: dict[str, Any], as_json: bool, *, unwanted: bool) -> None:
     """Write the table with decisions applied."""
     from calmix.data import apply_decisions, read_decisions, read_examples, write_table
+    from calmix.data.originals import original_table
     from calmix.data.tables import check_writable
     from calmix.errors import InputError
 
@@ -207,7 +187,8 @@ def _apply(train: str, decisions: Path, out: Path, columns: dict[str, Any], as_j
     if out.exists():
         raise InputError(f"--out {out}: is there already; give another file, or remove it")
     examples = read_examples(train, **columns)
-    table, label = _whole_table(train, examples, columns)
+    check_writable(out, images=examples.kind == "image")
+    table, label = original_table(train, examples, columns)
     applied = apply_decisions(table, examples, read_decisions(decisions, examples), label=label)
     if applied.table.num_rows == 0:
         raise InputError(f"{decisions}: drops every row of {train}; nothing would be left to write")

@@ -1,13 +1,17 @@
 """`calmix predict`: labels and calibrated probabilities for a file of texts."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from calmix.cli.parsing import DropoutRate, Members, Passes, predictor
 from calmix.cli.showing import note, working_bar
 from calmix.errors import InputError
+
+if TYPE_CHECKING:
+    from calmix.data import Examples
 
 __all__ = ["predict"]
 
@@ -35,18 +39,26 @@ def predict(
     """Predict: id, label, confidence, and one probability per class."""
     from calmix.data import read_examples, write_tables
     from calmix.data.reading import check_there
+    from calmix.data.remembering import remembered_columns
     from calmix.data.tables import check_writable, print_csv
-    from calmix.training import prediction_tables
 
     if out is not None:
         check_writable(out)
     check_there(file)
-    classifier = predictor(model, ensemble, mc_dropout, dropout, precision)
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "id": id}
-    examples = read_examples(file, labelled=False, split="test", usual=classifier.columns, **columns)
+
+    def read(usual: Mapping[str, str]) -> "Examples":
+        return read_examples(file, labelled=False, split="test", usual=usual, **columns)
+
+    # A file is read before a model is loaded, which takes longer; what a model on the hub remembers is in it.
+    early = read(remembered_columns(model)) if Path(model).is_dir() else None
+    classifier = predictor(model, ensemble, mc_dropout, dropout, precision)
+    examples = read(classifier.columns) if early is None else early
     if abstain and classifier.beside.threshold is None:
         raise InputError(f"{model}: has no threshold to abstain by: train or calibrate it with --guarantee")
     classifier.check(examples)
+    from calmix.training import prediction_tables
+
     with working_bar("predicting", len(examples), quiet=False) as bar:
         tables = prediction_tables(examples, classifier, guarantees=abstain, progress=bar)
         if out is None:

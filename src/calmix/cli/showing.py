@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
     from calmix.training import Progress
 
+# Columns of a terminal: what no table needs, and what a name keeps however narrow it is.
+_WIDEST, _SHORTEST = 10_000, 12
+
 __all__ = [
+    "console_for",
     "figures_table",
     "guarantee_lines",
     "interval_table",
@@ -21,6 +25,7 @@ __all__ = [
     "plain",
     "print_json",
     "print_side_by_side",
+    "print_table",
     "separation_table",
     "training_bar",
     "unfamiliar_table",
@@ -74,54 +79,37 @@ def print_side_by_side(
 
 def figures_table(splits: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
     """Print the figures of each data set, before and after temperature scaling."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("data")
-    for name in ("rows", "accuracy", "ECE", "scaled", "OE", "scaled", "NLL", "scaled"):
-        table.add_column(name, justify="right")
+    rows = []
     for name, figures in splits.items():
         before, after = figures["before"], figures["after"]
         row = [f"{before['n']:,}", _percent(before["accuracy"])]
         for key in ("ece", "oe"):
             row += [_percent(before[key]), _percent(after[key])]
-        table.add_row(Text(plain(name)), *row, _number(before["nll"]), _number(after["nll"]))
-    Console(highlight=False).print(table)
+        rows.append(((plain(name),), [*row, _number(before["nll"]), _number(after["nll"])]))
+    print_table(("data",), ("rows", "accuracy", "ECE", "scaled", "OE", "scaled", "NLL", "scaled"), rows)
 
 
 def interval_table(figures: Mapping[str, Mapping[str, Any]]) -> None:
     """Print the figures of each data set with their 95 % intervals, and of each group without."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("data", overflow="fold")
-    for name in ("rows", "accuracy", "ECE", "debiased", "OE", "NLL"):
-        table.add_column(name, justify="right")
+    rows: list[tuple[tuple[str, ...], list[str]]] = []
     for name, found in figures.items():
         cells = {key: _percent(found[key]) for key in ("accuracy", "ece", "oe")} | {"nll": _number(found["nll"])}
         for key in cells:
             cells[key] += "\n" + _range(*found["intervals"][key], percent=key != "nll")
         debiased = _percent(found["debiased_ece"])
-        table.add_row(
-            Text(plain(name)), f"{found['n']:,}", cells["accuracy"], cells["ece"], debiased, cells["oe"], cells["nll"]
-        )
+        shown = [f"{found['n']:,}", cells["accuracy"], cells["ece"], debiased, cells["oe"], cells["nll"]]
+        rows.append(((plain(name),), shown))
         for group, inside in found.get("groups", {}).items():
             shown = [_percent(inside[key]) for key in ("accuracy", "ece", "debiased_ece", "oe")]
-            table.add_row(Text(f"  {plain(group)}"), f"{inside['n']:,}", *shown, _number(inside["nll"]))
-    Console(highlight=False).print(table)
+            rows.append(((f"  {plain(group)}",), [f"{inside['n']:,}", *shown, _number(inside["nll"])]))
+    print_table(("data",), ("rows", "accuracy", "ECE", "debiased", "OE", "NLL"), rows)
 
 
 def unfamiliar_table(figures: Mapping[str, Mapping[str, Any]]) -> None:
     """Print, for each file, how well each score tells its rows from unfamiliar ones."""
     several = len(figures) > 1
     rows = [
-        (((file,) if several else ()) + (name, score), found["mean_confidence"], found[score])
+        (((file,) if several else ()) + (name, score.replace("_", " ")), found["mean_confidence"], found[score])
         for file, measured in figures.items()
         for name, found in measured["ood"].items()
         for score in found
@@ -132,21 +120,57 @@ def unfamiliar_table(figures: Mapping[str, Mapping[str, Any]]) -> None:
 
 def separation_table(titles: tuple[str, ...], rows: Sequence[tuple[tuple[str, ...], float, Mapping[str, Any]]]) -> None:
     """Print rows of AUROC with its interval, AUPR and FPR95, and how sure the model was of the unfamiliar data."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in titles:
-        table.add_column(title, overflow="fold")
-    for title in ("confidence", "AUROC", "AUPR", "FPR95"):
-        table.add_column(title, justify="right")
+    shown = []
     for words, sure, found in rows:
         area = f"{_percent(found['auroc'])} ({_range(*found['interval'], percent=True)})"
         cells = [_percent(sure), area, _percent(found["aupr_out"]), _percent(found["fpr95"])]
-        table.add_row(*(Text(plain(word.replace("_", " "))) for word in words), *cells)
-    Console(highlight=False).print(table)
+        shown.append((tuple(map(plain, words)), cells))
+    print_table(titles, ("confidence", "AUROC", "AUPR", "FPR95"), shown)
+
+
+def print_table(
+    names: tuple[str, ...], figures: tuple[str, ...], rows: Sequence[tuple[tuple[str, ...], list[str]]]
+) -> None:
+    """Print rows of names and figures: whole where no terminal limits them, in one with long names cut.
+
+    It is their beginnings that go, which the names of files have in common.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    def drawn(longest: int | None) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for title in names:
+            table.add_column(title, overflow="fold")
+        for title in figures:
+            table.add_column(title, justify="right", no_wrap=True)
+        for words, cells in rows:
+            table.add_row(*(Text(_end_of(word, longest)) for word in words), *cells)
+        return table
+
+    table = drawn(None)
+    console, wide = console_for(table)
+    if wide > console.width:
+        longest = max(len(word) for words, _ in rows for word in words)
+        table = drawn(max(_SHORTEST, longest - (wide - console.width)))
+    console.print(table)
+
+
+def console_for(table: Any) -> tuple[Any, int]:
+    """Return a console to print a table on, and how wide the table is: what is no terminal is as wide."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console(highlight=False)
+    wide = Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum
+    if not console.is_terminal:
+        console.width = wide
+    return console, wide
+
+
+def _end_of(text: str, longest: int | None) -> str:
+    return text if longest is None or len(text) <= longest else f"…{text[1 - longest :]}"
 
 
 def _percent(value: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,8 +35,9 @@ def subset(
 
     Park & Caragea (NAACL 2022), table 1: a third each, with and without the AUM filter.
     """
-    from calmix.data import read_examples, read_table, write_table
-    from calmix.data.reading import names_hub
+    from calmix.data import read_examples, write_table
+    from calmix.data.originals import original_table
+    from calmix.data.remembering import remembered_columns
     from calmix.data.tables import check_writable
     from calmix.errors import InputError
     from calmix.training.mapping import known_dynamics, region_rows
@@ -46,7 +47,10 @@ def subset(
         raise InputError(f"--out {out}: is the table itself; give another file")
     if not 0 < fraction <= 0.5:
         raise InputError(f"--fraction must be above 0 and at most 0.5, not {fraction}")
-    examples = read_examples(train, text=text, text_b=text_b, choices=choices, label=label, id=id)
+    columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id}
+    usual = remembered_columns(dynamics)
+    examples = read_examples(train, **columns, usual=usual)
+    check_writable(out, images=examples.kind == "image")
     known = known_dynamics(dynamics, examples)
     try:
         rows = region_rows(known, take.value, fraction=fraction, filtered=filtered)
@@ -54,6 +58,6 @@ def subset(
         raise InputError(f"{dynamics}: {error}") from None
     if len(rows) == 0:
         raise InputError(f"{dynamics}: no sample of {train} is in that region")
-    table = examples.table if names_hub(train) or Path(train).is_dir() else read_table(train)
+    table, _ = original_table(train, examples, columns, usual=usual)
     write_table(table.take(rows), out, guard=False)
     print(f"{len(rows):,} of {len(examples):,} samples: {out}")

@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +17,7 @@ from calmix.errors import InputError
 __all__ = ["guarded", "read_delimited", "write_delimited"]
 
 _BLOCK = 16 << 20  # a row longer than this goes to the careful reader
+_ROWS = 4096  # written at a time
 _SPECIAL = {"\t": "tabs", ",": "commas", ";": "semicolons"}
 # What a spreadsheet takes for the beginning of a formula.
 _FORMULA = r"\A([=+\-@\t\r])"
@@ -144,13 +145,32 @@ def _ragged(path: Path, delimiter: str, line: int, fields: int, expected: int) -
     )
 
 
-def write_delimited(table: pa.Table, sink: object, delimiter: str, *, guard: bool = True, header: bool = True) -> None:
-    """Write a table of plain columns; with `guard`, strings that a spreadsheet would run get a `'` in front."""
-    if table.num_columns == 1:  # an empty cell would be an empty line, and that is no row
-        table = table.cast(pa.schema([(table.column_names[0], pa.string())]))
+def write_delimited(table: pa.Table, sink: Any, delimiter: str, *, guard: bool = True, header: bool = True) -> None:
+    """Write a table of plain columns; with `guard`, strings that a spreadsheet would run get a `'` in front.
+
+    Cells are quoted where they must be, so that a copy of a table differs from it in what was changed alone. In a
+    table of one column all are: an empty line is no row, and a semicolon in its header would look like a delimiter.
+    """
     if guard:
         table = pa.Table.from_arrays([_guarded(column) for column in table.columns], names=table.column_names)
-    pa.csv.write_csv(table, sink, pa.csv.WriteOptions(delimiter=delimiter, include_header=header))
+    rule = "" if table.num_columns == 1 else f'[{delimiter}"\r\n]'
+    if header:
+        # A byte order mark that belongs to the first name would be taken for the file's.
+        names = _quoted(pa.array(table.column_names), rule and rule.replace("[", "[\ufeff"))
+        sink.write(delimiter.join(names.to_pylist()).encode() + b"\n")
+    for batch in table.to_batches(max_chunksize=_ROWS):
+        cells = [_quoted(pc.fill_null(column.cast(pa.large_string()), ""), rule) for column in batch.columns]
+        lines = pc.binary_join_element_wise(*cells, pa.scalar(delimiter, pa.large_string()))
+        sink.write("\n".join(lines.to_pylist()).encode() + b"\n")
+
+
+def _quoted(cells: pa.Array, rule: str) -> pa.Array:
+    """Return cells with quotes around those in which the rule finds something."""
+    marks = pa.scalar('"', cells.type)
+    quoted = pc.binary_join_element_wise(
+        marks, pc.replace_substring(cells, '"', '""'), marks, pa.scalar("", cells.type)
+    )
+    return pc.if_else(pc.match_substring_regex(cells, rule), quoted, cells)
 
 
 def guarded(text: str) -> str:

@@ -153,9 +153,13 @@ def print_csv(tables: Iterable[pa.Table]) -> None:
     sys.stdout.flush()
 
 
-def check_writable(path: str | Path) -> None:
-    """Refuse a file name that `write_table` could not write to, before any work is done for it."""
-    format_of(path)
+def check_writable(path: str | Path, *, images: bool = False) -> None:
+    """Refuse a file name that `write_table` could not write to, before any work is done for it.
+
+    Tables with `images` have their bytes in a column.
+    """
+    if format_of(path)[0] != "parquet" and images:
+        raise InputError(f"{path}: only a Parquet file holds images; let it end in .parquet")
     path = Path(path)
     if path.is_dir():
         raise InputError(f"{path}: this is a folder; give a file")

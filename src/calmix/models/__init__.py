@@ -3,7 +3,7 @@
 from calmix.models.anatomy import Anatomy, anatomy, head_of, reads_pixels
 from calmix.models.averaging import columns_for, mean_logits
 from calmix.models.beside import Beside, read_beside, write_beside
-from calmix.models.classifier import COLUMNS, KIND, Classifier, checkpoint_of, load_one, log_probabilities
+from calmix.models.classifier import KIND, Classifier, checkpoint_of, load_one, log_probabilities
 from calmix.models.cooling import Cooling
 from calmix.models.dropping import Dropout
 from calmix.models.encoding import Packed, counts_from_padding, encode, usable_length
@@ -27,7 +27,6 @@ from calmix.models.vision import load_for_images, preparation_for
 from calmix.models.wordlevel import is_sentence_cnn, with_vectors, word_notes
 
 __all__ = [
-    "COLUMNS",
     "KIND",
     "SMALL",
     "Anatomy",

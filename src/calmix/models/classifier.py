@@ -14,6 +14,7 @@ from torch import nn
 
 from calmix.calibration import Recalibrator
 from calmix.data import Examples
+from calmix.data.remembering import COLUMNS, role_names
 from calmix.errors import InputError
 from calmix.models.anatomy import reads_pixels
 from calmix.models.averaging import LEAST
@@ -26,7 +27,6 @@ from calmix.models.pixels import Pixels, pack_images
 from calmix.models.predicting import Arithmetic, predict_logits
 
 __all__ = [
-    "COLUMNS",
     "KIND",
     "Classifier",
     "Text",
@@ -39,8 +39,6 @@ __all__ = [
 
 KIND = "calmix_kind"
 """Where a config keeps what the model was trained on: `text`, `pair` or `image`. Others' models do not say."""
-COLUMNS = "calmix_columns"
-"""Where a config keeps which columns were named in training."""
 _WORDS = {"text": "single texts", "pair": "pairs of texts (see --text-b)", "image": "images"}
 
 Text = str | tuple[str, str] | tuple[str, Sequence[str]] | Path | bytes | NDArray[np.uint8]
@@ -60,9 +58,7 @@ class Classifier:
     @property
     def columns(self) -> dict[str, str]:
         """The columns that were named in training, by what they hold: other tables are likely to have them, too."""
-        found = getattr(self.model.config, COLUMNS, None)
-        known = found.items() if isinstance(found, dict) else ()
-        return {role: name for role, name in known if isinstance(role, str) and isinstance(name, str)}
+        return role_names(getattr(self.model.config, COLUMNS, None))
 
     @property
     def multiple_choice(self) -> bool:

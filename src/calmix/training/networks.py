@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from calmix.data import Examples
+from calmix.data.remembering import COLUMNS
 from calmix.errors import InputError
 from calmix.mixing import fill_tokens
 from calmix.models import (
-    COLUMNS,
     KIND,
     Packed,
     Pixels,

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calmix.data import Examples, hygiene_lines, read_examples, split_examples
+from calmix.data.columns import with_usual
 from calmix.errors import InputError
 from calmix.training.reusing import reused
 
@@ -58,9 +59,12 @@ def prepare_sets(
 ) -> Sets:
     """Return all data sets of a run, read and checked; without a dev set, one is split off the training set.
 
-    With teachers, rows of the training set need no label.
+    With teachers, rows of the training set need no label, and columns that are not named are looked for under the
+    names they had in the first one's training.
     """
-    learn = _read(train, columns, unlabelled=teachers is not None)
+    usual = {} if teachers is None else teachers.classifiers[0].columns
+    reads: dict[str, Any] = {**columns, "usual": usual}
+    learn = _read(train, reads, unlabelled=teachers is not None)
     notes = []
     unlabelled = int((learn.labels < 0).sum())
     if unlabelled and teachers is not None:
@@ -75,15 +79,15 @@ def prepare_sets(
         learn, choose = _split(learn, dev_fraction, seed)
         notes.append(f"dev: {len(choose)} rows split off the training set ({len(learn)} stay), stratified by label")
     else:
-        choose = _read(dev, columns, like=learn, split="dev")
+        choose = _read(dev, reads, like=learn, split="dev")
     kept = None
     if guard:
         choose, kept = split_examples(choose, dev_fraction=0.5, seed=seed)
         notes.append(f"guard: {len(kept)} rows of the dev data kept for the guarantee ({len(choose)} stay)")
     if len(choose) < _FEW:
         notes.append(f"dev: {len(choose)} rows are few to fit a temperature on: take the scaled figures as rough")
-    judged = {} if test is None else {"test": _read(test, columns, like=learn, split="test")}
-    judged |= {f"ood-{name}": _read(source, columns, like=learn, split="test") for name, source in ood.items()}
+    judged = {} if test is None else {"test": _read(test, reads, like=learn, split="test")}
+    judged |= {f"ood-{name}": _read(source, reads, like=learn, split="test") for name, source in ood.items()}
     others = {"dev": choose, **judged}
     seen = (learn.digest(), *((name, examples.digest()) for name, examples in others.items()))
     notes += reused("hygiene", seen, lambda: hygiene_lines(learn, others))
@@ -91,7 +95,8 @@ def prepare_sets(
     missing = [names[k] for k in np.flatnonzero(np.bincount(found, minlength=len(names)) == 0)] if names else []
     if missing and len(found):
         notes.append(f"train: no row left with label {', '.join(missing)}")
-    named = {role: name for role, name in columns.items() if name is not None}
+    known = with_usual(columns, usual, list(usual.values()))
+    named = {role: name for role, name in known.items() if name is not None}
     return Sets(learn, choose, kept, judged, notes, named)
 
 
@@ -171,7 +176,7 @@ def _split(examples: Examples, fraction: float, seed: int) -> tuple[Examples, Ex
 
 def _read(
     source: Source,
-    columns: Mapping[str, str | None],
+    reads: Mapping[str, Any],
     like: Examples | None = None,
     *,
     split: str = "train",
@@ -186,7 +191,7 @@ def _read(
                 f"labels differ: {', '.join(examples.label_names)} here, {', '.join(like.label_names)} in training"
             )
     else:
-        known: dict[str, Any] = {**columns, "labelled": None if unlabelled else True, "split": split}
+        known: dict[str, Any] = {**reads, "labelled": None if unlabelled else True, "split": split}
         if like is not None and like.label_names:
             known["label_names"] = like.label_names
         examples = read_examples(source, **known)

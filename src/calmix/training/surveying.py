@@ -65,6 +65,7 @@ def survey(
     percentile: float = 80.0,
     record: Record = "training",
     checkpoint_minutes: float = 10.0,
+    columns: Mapping[str, str] | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
     on_done: Callable[[Survey], None] | None = None,
 ) -> Survey:
@@ -78,7 +79,8 @@ def survey(
     the `percentile` of the threshold samples' are marked as not kept. `judged` may be `ambiguous` instead, or
     `both`, which takes two runs for each region.
 
-    `record` says which logits are recorded, in all of these runs: see `calmix.train`.
+    `record` says which logits are recorded, in all of these runs: see `calmix.train`. `columns` are those that were
+    named to read the examples, by what they hold, for the commands that read the same table later.
     """
     pretrained = resolve(model)
     asked = {
@@ -127,6 +129,7 @@ def survey(
             verdicts = judge(examples, dynamics, judged, out, percentile, seed, recorded) if filtered else None
             figures = _figures(dynamics, verdicts)
             figures["notes"] += cut_notes(read_cuts(out).made, "erm")
+            figures["columns"] = dict(columns or {})
             done = Survey(out, dynamics, verdicts, figures)
             from_main(partial(_write, done, examples, on_done))
         return done

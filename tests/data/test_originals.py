@@ -1,0 +1,42 @@
+"""Copies of a table have everything it had; where there was none, labels too."""
+
+from pathlib import Path
+
+from PIL import Image
+
+from calmix.data import Examples, read_examples, write_table
+from calmix.data.originals import original_table
+
+COLUMNS = {"text": None, "text_b": None, "choices": None, "label": None, "id": None}
+
+
+def test_a_file_is_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("Body,Queue,text\nx,b,1\ny,a,2\n")
+    usual = {"text": "body", "label": "queue"}
+    examples = read_examples(file, usual=usual)
+    table, label = original_table(str(file), examples, COLUMNS, usual=usual)
+    assert label == "Queue"
+    assert table.to_pydict() == {"Body": ["x", "y"], "Queue": ["b", "a"], "text": ["1", "2"]}
+    assert original_table(str(file), examples, {**COLUMNS, "text": "text", "label": "Queue"})[1] == "Queue"
+
+
+def test_images_in_files_become_a_table_to_train_on(tmp_path: Path) -> None:
+    for name, colour in (("cat", 10), ("dog", 200)):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.new("RGB", (4, 4), (colour, 0, 0)).save(tmp_path / "images" / name / "1.png")
+    folder = str(tmp_path / "images")
+    examples = read_examples(folder)
+    table, label = original_table(folder, examples, COLUMNS)
+    assert table[label].to_pylist() == ["cat", "dog"]
+    write_table(table, tmp_path / "images.parquet")
+    again = read_examples(tmp_path / "images.parquet")
+    assert again.digest() == examples.digest()
+
+
+def test_a_data_set_of_the_hub_gets_a_column_of_labels() -> None:
+    examples = Examples.from_texts(["a", "b"], ["yes", "no"])
+    table, label = original_table("org/name", examples, COLUMNS)
+    assert label == "label"
+    assert table["label"].to_pylist() == ["yes", "no"]
+    assert table["text"].to_pylist() == ["a", "b"]
