@@ -1,11 +1,12 @@
 """What the benchmarks of training share: our step, the Hugging Face Trainer, its clock, and what the machine is."""
 
+import gc
 import os
 import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +16,8 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import nn
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from torch.utils.data import DataLoader
+from transformers import DataCollatorWithPadding, Trainer, TrainerCallback, TrainingArguments
 
 from calmix.data import Examples
 from calmix.dynamics import Dynamics
@@ -35,6 +37,24 @@ def wait() -> None:
     """Return once the device has done what it was told."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+class Memory:
+    """The most GPU memory taken from when it was made: what others before have left behind does not count."""
+
+    def __init__(self) -> None:
+        gc.collect()
+        self.before = 0
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            self.before = torch.cuda.memory_allocated()
+
+    def figures(self) -> dict[str, float]:
+        """Return the MiB at the peak, beyond what was there; nothing where there is no GPU."""
+        if not torch.cuda.is_available():
+            return {}
+        return {"peak_mib": (torch.cuda.max_memory_allocated() - self.before) / 2**20}
 
 
 def device_name() -> str:
@@ -100,6 +120,39 @@ def trainer_rows(examples: Examples, tokenizer: Any) -> list[dict[str, Any]]:
         {**{name: cells[i] for name, cells in encoded.items()}, "labels": int(label)}
         for i, label in enumerate(examples.labels)
     ]
+
+
+def plain_steps(examples: Examples, model: str, *, batch_size: int, bf16: bool, workers: int = 0) -> Iterator[int]:
+    """Train as a plain torch loop does, and yield how many rows each step had.
+
+    A loader that pads to the longest text of a batch, autocast, cross-entropy, clipping, fused AdamW.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(0)
+    network, tokenizer = load_for_training(resolve(model), label_names=examples.label_names)
+    network.to(device).train()
+    optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=0.0, fused=True)
+    rows = trainer_rows(examples, tokenizer)
+    loader: Any = DataLoader(
+        rows,  # type: ignore[arg-type]
+        batch_size,
+        shuffle=True,
+        drop_last=True,
+        collate_fn=DataCollatorWithPadding(tokenizer),
+        num_workers=workers,
+        pin_memory=device.type == "cuda",
+        persistent_workers=workers > 0,
+    )
+    while True:
+        for batch in loader:
+            inputs = {name: value.to(device, non_blocking=True) for name, value in batch.items()}
+            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                loss = network(**inputs).loss
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            optimizer.step()
+            yield len(inputs["labels"])
 
 
 class Clock(TrainerCallback):

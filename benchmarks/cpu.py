@@ -1,11 +1,11 @@
-"""Training on the CPU, side by side in one run: the Hugging Face Trainer, and our step for each recipe.
+"""Training on the CPU, side by side in one run: the Hugging Face Trainer, a plain torch loop, our step for each recipe.
 
     python benchmarks/cpu.py --data pairs.jsonl --model minilm --threads 2 --json out.json
 
 Every competitor trains one epoch of the same texts; they take turns after every few steps, so that whatever else the
 machine does slows all of them alike. What counts is the processor time per row (waiting of threads counts, too; the
-clock is printed beside it). The Trainer has its default padding collator, as it comes (float32) and told to use bf16;
-ours follows `--precision`, by default whichever this processor is faster with.
+clock is printed beside it). The Trainer has its default padding collator, as it comes (float32) and told to use bf16,
+and so has the plain loop; ours follows `--precision`, by default whichever this processor is faster with.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from common import RATE, our_step, processor, train_with_trainer, trainer_rows
+from common import RATE, our_step, plain_steps, processor, train_with_trainer, trainer_rows
 from transformers import DataCollatorWithPadding, TrainerCallback
 
 from calmix.data import Examples, read_examples
@@ -67,6 +67,17 @@ def ours(
             stepper.step(parts, number, RATE)
         watch.stop(sum(parts[-1].batch for parts in steps[first : first + TURN]))
     stepper.read(None)
+
+
+def plain(examples: Examples, model: str, *, batch_size: int, bf16: bool, watch: Watch) -> Iterator[None]:
+    """Train as many rows with a plain torch loop, a turn for each `next`, after some steps of warm-up."""
+    loop = plain_steps(examples, model, batch_size=batch_size, bf16=bf16)
+    for _ in range(WARMUP):
+        next(loop)
+    for _ in range(len(examples) // batch_size // TURN):
+        yield
+        watch.start()
+        watch.stop(sum(next(loop) for _ in range(TURN)))
 
 
 class Turns(TrainerCallback):
@@ -142,9 +153,10 @@ def main() -> None:
         asked = {name: (name, precision) for name in (recipes if not bf16 else recipes[:1])}
         if not bf16 and precision == "bf16":
             asked[f"{recipes[0]}, fp32"] = (recipes[0], "fp32")
-        trainer = Watch()
+        trainer, simple = Watch(), Watch()
         watches = {name: Watch() for name in asked}
-        racers = [
+        racers = [plain(examples, options.model, bf16=bf16, watch=simple, **common)]
+        racers += [
             ours(examples, options.model, recipe, precision=used, watch=watches[name], **common)
             for name, (recipe, used) in asked.items()
         ]
@@ -157,7 +169,8 @@ def main() -> None:
 
         huggingface(examples, options.model, bf16=bf16, watch=trainer, others=others, **common)
         found[arithmetic] = {}
-        for name, watch in {f"Hugging Face Trainer, {arithmetic}": trainer, **watches}.items():
+        rivals = {f"Hugging Face Trainer, {arithmetic}": trainer, f"plain torch loop, {arithmetic}": simple}
+        for name, watch in (rivals | watches).items():
             erm = watches[recipes[0]]
             figures = {
                 "samples_per_processor_second": watch.rows / watch.processor,

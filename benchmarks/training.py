@@ -1,4 +1,4 @@
-"""Training speed, side by side in one run: the Hugging Face Trainer, our plain step, our captured step, each recipe.
+"""Training speed, side by side in one run: the Hugging Face Trainer, a plain torch loop, our step, each recipe.
 
     python benchmarks/training.py --data pairs.jsonl --model minilm --batch-size 32
 
@@ -18,7 +18,18 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from common import RATE, STRETCHES, Clock, device_name, our_step, train_with_trainer, trainer_rows, wait
+from common import (
+    RATE,
+    STRETCHES,
+    Clock,
+    Memory,
+    device_name,
+    our_step,
+    plain_steps,
+    train_with_trainer,
+    trainer_rows,
+    wait,
+)
 from transformers import DataCollatorWithPadding
 
 from calmix.data import Examples, read_examples
@@ -41,6 +52,7 @@ def ours(
 ) -> dict[str, float]:
     """Return samples per second of our loop's step, and the seconds to the first one."""
     AcceleratorState._reset_state()
+    memory = Memory()
     began = time.perf_counter()
     accelerator = Accelerator(mixed_precision="bf16" if precision_for("auto") == "bf16" else "no")
     mine = our_step(examples, model, recipe, accelerator, capture=capture, record=record)
@@ -70,13 +82,33 @@ def ours(
         wait()
         rates.append(rows / (time.perf_counter() - start))
     stepper.read(None)
-    memory = torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_available() else 0.0
-    return {"samples_per_second": statistics.median(rates), "first_step_seconds": first, "peak_mib": memory}
+    return {"samples_per_second": statistics.median(rates), "first_step_seconds": first, **memory.figures()}
 
 
-def huggingface(examples: Examples, model: str, *, batch_size: int, warmup: int, steps: int, workers: int) -> float:
-    """Return samples per second of the Hugging Face Trainer with its usual fast settings."""
+def plain(
+    examples: Examples, model: str, *, batch_size: int, warmup: int, steps: int, workers: int
+) -> dict[str, float]:
+    """Return samples per second of a plain torch loop, and its memory."""
+    memory = Memory()
+    loop = plain_steps(examples, model, batch_size=batch_size, bf16=precision_for("auto") == "bf16", workers=workers)
+    for _ in range(warmup):
+        next(loop)
+    rates = []
+    for _ in range(STRETCHES):
+        wait()
+        start = time.perf_counter()
+        rows = sum(next(loop) for _ in range(steps // STRETCHES))
+        wait()
+        rates.append(rows / (time.perf_counter() - start))
+    return {"samples_per_second": statistics.median(rates), **memory.figures()}
+
+
+def huggingface(
+    examples: Examples, model: str, *, batch_size: int, warmup: int, steps: int, workers: int
+) -> dict[str, float]:
+    """Return samples per second of the Hugging Face Trainer with its usual fast settings, and its memory."""
     AcceleratorState._reset_state()
+    memory = Memory()
     torch.manual_seed(0)
     network, tokenizer = load_for_training(resolve(model), label_names=examples.label_names)
     clock = Clock(warmup, steps)
@@ -93,7 +125,7 @@ def huggingface(examples: Examples, model: str, *, batch_size: int, warmup: int,
         optim="adamw_torch_fused",
         dataloader_num_workers=workers,
     )
-    return clock.rate(batch_size)
+    return {"samples_per_second": clock.rate(batch_size), **memory.figures()}
 
 
 def main() -> None:
@@ -117,10 +149,8 @@ def main() -> None:
     print(f"{device}, torch {torch.__version__}, batch {options.batch_size}, {len(examples)} samples of {options.data}")
     found: dict[str, Any] = {"device": device, "torch": torch.__version__, "batch_size": options.batch_size}
 
-    def show(name: str, measure: Callable[[], Any]) -> None:
-        value = measure()
-        figures = value if isinstance(value, dict) else {"samples_per_second": value}
-        found[name] = figures
+    def show(name: str, measure: Callable[[], dict[str, float]]) -> None:
+        found[name] = figures = measure()
         first = next(name for name, value in found.items() if isinstance(value, dict))
         base, rate = found[first]["samples_per_second"], figures["samples_per_second"]
         rest = "  ".join(f"{k} {v:,.1f}" for k, v in figures.items() if k != "samples_per_second")
@@ -131,6 +161,7 @@ def main() -> None:
             "Hugging Face Trainer",
             lambda: huggingface(examples, options.model, workers=options.workers, **common),
         )
+        show("plain torch loop", lambda: plain(examples, options.model, workers=options.workers, **common))
         show("erm, not captured", lambda: ours(examples, options.model, "erm", capture=False, record=False, **common))
         show("erm, nothing recorded", lambda: ours(examples, options.model, "erm", record=False, **common))
     for recipe in options.recipes.split(","):
