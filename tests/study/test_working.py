@@ -9,6 +9,7 @@ import pytest
 from calmix.study import working
 from calmix.study.executing import Failure
 from calmix.study.working import Storage, state_of, work
+from calmix.training.teachers import Teachers
 
 
 def test_finished_runs_are_never_repeated(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,3 +191,18 @@ def test_a_teacher_of_which_only_figures_were_kept_is_made_again(ready: Any) -> 
     assert state_of(prepared.plan, prepared.storage).done == 1
     state = work(prepared.plan, prepared.storage, prepared.library)
     assert (state.done, state.failed) == (2, 0)
+
+
+def test_students_of_one_teacher_ask_it_once(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    students = '[[method]]\nrecipe = "distil"\nteacher = "erm"\nvary = { alpha = [0.1, 0.5, 0.9] }\n'
+    prepared = ready('[[method]]\nrecipe = "erm"\n' + students)
+    asked: list[tuple[str, ...]] = []
+    logits = Teachers.logits
+
+    def counted(self: Teachers, *rest: Any) -> Any:
+        asked.append(self.identities)
+        return logits(self, *rest)
+
+    monkeypatch.setattr(Teachers, "logits", counted)
+    assert work(prepared.plan, prepared.storage, prepared.library).done == 8
+    assert len(asked) == len(set(asked)) == 2  # the teacher of each seed

@@ -32,6 +32,7 @@ from calmix.models import (
     mean_logits,
 )
 from calmix.training.launching import from_main
+from calmix.training.reusing import reused
 
 __all__ = [
     "Teacher",
@@ -76,7 +77,8 @@ class Teachers:
         """Return the logits [samples, classes] for these examples: read from the run folder, or made and kept there."""
         file = self.file(folder, examples)
         if not from_main(file.is_file):
-            logits = self.logits(examples, accelerator)
+            # The students that a study makes of one teacher share what it said.
+            logits = reused("lesson", file.name, partial(self.logits, examples, accelerator))
             from_main(partial(_write, file, examples, logits))
             return torch.from_numpy(logits)
         return torch.from_numpy(from_main(partial(_read, file, examples)))
