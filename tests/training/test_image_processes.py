@@ -22,6 +22,7 @@ SETTINGS: dict[str, Any] = {"epochs": 2, "optimizer": "sgd", "lr": 0.01, "select
 # Without batch norm and augmentation, both of which are each process's own, two do what one does.
 RUNS: dict[str, dict[str, Any]] = {
     "vit": {"augment": "none"},
+    "vit, streamed": {"augment": "none", "stream": True},
     "convnet": {},
     "mixup": {"recipe": "input-mixup"},
 }
@@ -30,7 +31,7 @@ RUNS: dict[str, dict[str, Any]] = {
 def run_all(models: Path, out: Path) -> None:
     """Train each of `RUNS` on 27 images, whose last batch has 3: what each process is started for."""
     for name, run in RUNS.items():
-        model = models / ("vit" if name == "vit" else "convnet")
+        model = models / ("vit" if name.startswith("vit") else "convnet")
         train(tiny.images(27), dev=tiny.images(11, seed=1), model=model, out=out / name, **SETTINGS | run)
 
 
@@ -49,6 +50,8 @@ def test_two_processes_train_on_images_as_one_does(tmp_path: Path) -> None:
         return np.array(read_table(tmp_path / which / name / "predictions-dev.parquet")["logits"].to_pylist())
 
     np.testing.assert_allclose(logits("two", "vit"), logits("one", "vit"), rtol=1e-3, atol=1e-4)
+    # Each process decodes its share of every batch anew, and computes the same with it.
+    np.testing.assert_array_equal(logits("two", "vit, streamed"), logits("two", "vit"))
     assert recorded(tmp_path / "two" / "vit").observations.tolist() == [2] * 27
     for name in RUNS:
         # What both predicted with is what was saved: running statistics were brought together.
