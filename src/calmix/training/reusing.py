@@ -1,4 +1,4 @@
-"""What many runs in one process have in common, made once: loaded models, tokenised texts, what teachers said, hashes."""
+"""What many runs in one process share, made once: loaded models, tokenised texts, what teachers said, hashes."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
