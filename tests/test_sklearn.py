@@ -91,6 +91,19 @@ def test_pairs_are_rows_of_two(estimator: TextClassifier) -> None:
     np.testing.assert_allclose(fitted.predict_proba(np.array(pairs)), fitted.predict_proba(pairs))
 
 
+def test_a_frame_of_texts_is_read_by_rows(estimator: TextClassifier) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": TEXTS, "b": TEXTS[::-1]})
+    estimator.fit(frame[["a"]], LABELS)
+    expected = estimator.predict_proba(TEXTS[:3])
+    for same in (frame[["a"]][:3], frame["a"][:3], frame[["a"]][:3].to_numpy()):
+        np.testing.assert_array_equal(estimator.predict_proba(same), expected)
+    estimator.fit(frame, LABELS)
+    np.testing.assert_array_equal(
+        estimator.predict_proba(frame[:2]), estimator.predict_proba(list(zip(TEXTS[:2], TEXTS[:-3:-1], strict=True)))
+    )
+
+
 def test_cross_validation_gives_each_text_a_prediction(estimator: TextClassifier) -> None:
     probs = cross_val_predict(estimator, np.array(TEXTS), LABELS, cv=2, method="predict_proba")
     assert probs.shape == (36, 3)

@@ -107,6 +107,11 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _columns(X: Sequence[Any] | NDArray[Any]) -> tuple[list[str], list[str] | None]:
+    # A data frame iterates over the names of its columns; of one column, its rows are texts.
+    if hasattr(X, "to_numpy"):
+        X = X.to_numpy()
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.shape[1] == 1:
+        X = X[:, 0]
     rows = [] if isinstance(X, str) else list(X)
     if rows and all(isinstance(row, str) for row in rows):
         return rows, None

@@ -1,6 +1,9 @@
+import json
+
 import pytest
 
-from calmix.data import Duplicates, Examples, duplicates, hygiene_lines, leakage
+from calmix.data import Duplicates, Examples, duplicates, hygiene_lines, leakage, read_examples
+from calmix.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -54,3 +57,45 @@ def test_clean_data_needs_no_line():
 def test_texts_that_look_like_ids_are_said(texts, ids):
     examples = Examples.from_texts(texts, [0, 1] * (len(texts) // 2))
     assert any("look like ids" in line for line in hygiene_lines(examples, {})) == ids
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "rows", "alike"),
+    [
+        ("billing", "Billing", 3, True),
+        ("tech issue", "Tech  Issue", 3, True),
+        ("Techincal", "Technical", 60, True),
+        ("Technicall", "Technical", 60, True),
+        ("Tecnical", "Technical", 60, True),
+        ("Techmical", "Technical", 60, True),
+        ("Techmical", "Technical", 10, False),
+        ("male", "female", 90, False),
+        ("grade 1", "grade 2", 90, False),
+        ("model-a1", "model-a", 90, False),
+        ("no", "yo", 90, False),
+        ("Technical", "Billing", 90, False),
+        ("neuter", "neutral", 90, False),
+    ],
+)
+def test_labels_that_look_like_one_are_said(one, other, rows, alike):
+    examples = Examples.from_texts([f"text {i}" for i in range(rows + 2)], [one, one] + [other] * rows)
+    lines = hygiene_lines(examples, {})
+    said = f"train: the labels '{one}' (2 rows) and '{other}' ({rows} rows) look like one, written in two ways"
+    assert lines == ([said] if alike else [])
+
+
+def test_a_part_that_is_not_read_is_said(tmp_path):
+    file = tmp_path / "a.jsonl"
+    rows = [{"q": f"text {k}", "endings": [f"a{k}", "b"], "label": k} for k in (0, 1)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match="name it with --text, the choices with --choices 'endings'"):
+        read_examples(file)
+    assert hygiene_lines(read_examples(file, text="q"), {}) == [
+        "train: 'endings' is not read: if it is a part of what is classified, name it with --choices"
+    ]
+    assert hygiene_lines(read_examples(file, text="q", choices="endings"), {}) == []
+    file = tmp_path / "b.csv"
+    file.write_text("Claim,Hypothesis,label\na b,c,x\nd e,f,y\n")
+    assert hygiene_lines(read_examples(file, text="claim"), {}) == [
+        "train: 'Hypothesis' is not read: if it is a part of what is classified, name it with --text-b"
+    ]

@@ -98,6 +98,18 @@ def test_the_slider_tells_what_is_answered_and_what_goes_to_a_human(open_page: A
     assert page.locator("#threshold-shown").inner_text() == "0.705"
 
 
+def test_the_slider_begins_where_something_is_answered(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run()))
+    assert page.locator("#threshold-shown").inner_text() == "0.800"
+    folder = make_run("modest", temperature=20.0)
+    page = open_page(write_run_page(folder))
+    confidence = read_run(folder).judged[0].probs["after"].max(axis=1)
+    assert confidence.max() < 0.8
+    shown = float(page.locator("#threshold-shown").inner_text())
+    assert abs(shown - np.median(confidence)) < 0.01
+    assert page.locator("#answered").inner_text() != "0 of 400 rows"
+
+
 def test_a_guarantee_sets_the_slider_and_is_put_into_words(open_page: Any, make_run: Any) -> None:
     page = open_page(write_run_page(make_run(guarantee=0.5)))
     assert "keeps accuracy at 50 % or above" in page.locator("#guarantee").inner_text()

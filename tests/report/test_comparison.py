@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,21 @@ def test_differences_are_paired_and_say_which_way_is_better(pair: list[Path]) ->
 def test_other_rows_are_not_compared_and_that_is_said(make_run: Any) -> None:
     runs = [read_run(make_run("a")), read_run(make_run("b", rows=300))]
     assert compare(runs[1].judged[0], runs[0].judged[0], 10) is None
-    assert comparison_page(runs).count("not judged on the same rows") == 3
+    assert comparison_page(runs).count("These runs were not judged on the same rows") == 3
+    page = comparison_page([*runs, read_run(make_run("c"))])
+    assert page.count("Not all of these runs were judged on the same rows") == 3
+
+
+def test_hashes_are_told_apart_by_their_beginnings(make_run: Any) -> None:
+    runs = [read_run(make_run(name)) for name in ("a", "b")]
+    told = [
+        replace(run, settings={"config": {"data": {"train": hash}, "teacher": [hash]}})
+        for run, hash in zip(runs, ("0a" * 32, "1b" * 32), strict=True)
+    ]
+    page = comparison_page(told)
+    assert ">0a0a0a0a…<" in page
+    assert ">1b1b1b1b…<" in page
+    assert "0a" * 5 not in page
 
 
 def test_a_set_that_one_run_lacks_is_said(make_run: Any) -> None:

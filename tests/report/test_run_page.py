@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -199,3 +200,21 @@ def test_a_figure_below_zero_has_a_minus(make_run: Any) -> None:
     html = run_page(read_run(folder))
     assert Text(html).cells["test", "after", "debiased_ece"].split() == ["−2.1", "%"]
     assert "below 0 where the gaps are smaller than chance alone makes them" in html
+
+
+def test_the_command_that_applies_decisions_names_the_columns(make_run: Any) -> None:
+    folder = make_run()
+    assert "calmix map TABLE --apply decisions.csv" in "".join(Text(run_page(read_run(folder))).words)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    columns = {"label": "queue", "text": "<b> it's", "votes": "v"}
+    (folder / "metrics.json").write_text(json.dumps({**metrics, "columns": columns}))
+    words = "".join(Text(run_page(read_run(folder))).words)
+    assert """calmix map TABLE --text '<b> it'"'"'s' --label queue --apply decisions.csv --out clean.csv""" in words
+
+
+def test_an_evaluation_is_called_by_what_was_evaluated_on_what(make_run: Any) -> None:
+    run = read_run(make_run("run-0123456789abcdef"))
+    assert run.heading == "run-0123456789abcdef"
+    config = {"model": "runs/one", "ensemble": ["runs/two"], "data": {"a/test.csv": "0", "more.csv": "1"}}
+    asked = replace(run, kind="evaluate", settings={"config": config})
+    assert "<h1><bdi>one + two on test.csv, more.csv</bdi></h1>" in run_page(asked)

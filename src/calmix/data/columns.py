@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -9,8 +10,9 @@ import pyarrow as pa
 from calmix.data.images import holds_images
 from calmix.data.origin import Origin, closest, listed, shown
 from calmix.data.texts import is_list
+from calmix.errors import InputError
 
-__all__ = ["Columns", "find_columns", "with_usual"]
+__all__ = ["Columns", "find_columns", "unread_parts", "with_usual"]
 
 _READ = ("text", "text_b", "choices")
 
@@ -100,7 +102,9 @@ def find_columns(
         found = search.usual(_TEXT_OF_CHOICES if cells else _TEXT, named, "text", "--text")
         image = search.usual_image(named) if found is None and text_b is None and not cells else None
         if found is None and image is None:
-            raise origin.error(f"no column looks like the text; name it with --text (columns: {search.listed})")
+            # Once the text is named, the others of a row's parts are not looked for.
+            other = f", the choices with --choices {shown(cells[0])}" if len(cells) == 1 and choices is None else ""
+            raise origin.error(f"no column looks like the text; name it with --text{other} (columns: {search.listed})")
         text = found or ""
         named.add(image or text)
         if text_b is None and not cells and image is None:
@@ -118,6 +122,15 @@ def find_columns(
     if id is None:
         id = search.usual(_ID, named, "id", "--id") or search.unique(_ID_IF_UNIQUE, named)
     return Columns(text=text, text_b=text_b, choices=cells, label=label, id=id, votes=votes, image=image)
+
+
+def unread_parts(table: pa.Table) -> list[tuple[str, str]]:
+    """The columns of a table of single texts that look like a part of its rows, each with the option that names it."""
+    seconds = {name for rank in _TEXT_B for name in rank}
+    found = [(name, "--text-b") for name in table.column_names if _folded(name) in seconds]
+    with suppress(InputError):  # several would do, and none was asked for
+        found += [(name, "--choices") for name in _Search(table, Origin("table")).usual_choices(())[:1]]
+    return found
 
 
 def _folded(name: str) -> str:

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
+from calmix.data.columns import unread_parts
 from calmix.data.examples import Examples
 from calmix.data.keys import folded_keys, groups_of
+from calmix.data.origin import shown
 
-__all__ = ["Duplicates", "duplicates", "hygiene_lines", "leakage", "looks_like_ids"]
+__all__ = ["Duplicates", "duplicates", "hygiene_lines", "labels_alike", "leakage", "looks_like_ids"]
+
+# Of labels that may be slips of the pen: so many times rarer, so many letters, among at most so many labels.
+_RARE, _SHORT, _MANY = 20, 5, 500
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,39 @@ def looks_like_ids(examples: Examples) -> bool:
     return len(texts.unique()) == len(texts) and not pc.any(pc.match_substring_regex(texts, r"\S\s+\S")).as_py()
 
 
+def labels_alike(examples: Examples) -> list[tuple[str, str]]:
+    """Pairs of labels that differ in case or blanks, or a rare one in a letter from a common one; rows in brackets."""
+    names = examples.label_names  # none for multiple choice
+    counts = np.bincount(examples.labels[examples.labels >= 0], minlength=len(names))
+    order = np.argsort(counts, kind="stable")
+    found = []
+    for place, k in enumerate(order if 0 < len(names) <= _MANY else ()):
+        for other in order[:place:-1]:
+            same = "".join(names[k].split()).casefold() == "".join(names[other].split()).casefold()
+            if counts[k] and (same or (_RARE * counts[k] <= counts[other] and _slip(names[k], names[other]))):
+                found.append((_counted(names[k], counts[k]), _counted(names[other], counts[other])))
+                break
+    return found
+
+
+def _counted(name: str, rows: int) -> str:
+    return f"{shown(name)} ({'1 row' if rows == 1 else f'{rows} rows'})"
+
+
+def _slip(one: str, other: str) -> bool:
+    """Whether words differ by a letter too many, too few or another, or by two neighbours that changed places."""
+    one, other = sorted((one.casefold(), other.casefold()), key=len)
+    if len(one) < _SHORT or len(other) - len(one) > 1:
+        return False
+    start = next((k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+    here, there = one[start:], other[start:]
+    if not (here[:1] + there[:1]).isalpha():  # numbers and signs tell classes apart
+        return False
+    if len(one) < len(other):
+        return here == there[1:]
+    return here[1:] == there[1:] or (here[2:] == there[2:] and here[:2] == there[1::-1])
+
+
 def leakage(train: Examples, other: Examples) -> int:
     """How many rows of `other` have texts that `train` has too, whatever their case and white space."""
     known = set(folded_keys(train.table))
@@ -57,6 +95,13 @@ def hygiene_lines(train: Examples, others: Mapping[str, Examples]) -> list[str]:
     lines = []
     if looks_like_ids(train):
         lines.append("train: the texts look like ids (no two alike, and not a space in them): is --text right?")
+    if train.kind == "text":
+        for name, option in unread_parts(train.table):
+            lines.append(
+                f"train: {shown(name)} is not read: if it is a part of what is classified, name it with {option}"
+            )
+    for rare, common in labels_alike(train):
+        lines.append(f"train: the labels {rare} and {common} look like one, written in two ways")
     copies = duplicates(train)
     if copies.rows:
         conflict = f", {copies.conflicting} of them with conflicting labels" if copies.conflicting else ""

@@ -1,6 +1,7 @@
 """Several runs side by side, on the data sets they share."""
 
 import itertools
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from calmix.training.evaluating import DECISIVE
 __all__ = ["Difference", "compare", "comparison_page", "run_names", "write_comparison"]
 
 _MOST = 8
+# What nobody reads to its end.
+_HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{8,}\b")
 # Options that change nothing about a model, or are shown otherwise: the recipe's own are among its settings.
 _ELSEWHERE = ("--out", "--set", "--json", "--no-report", "--track", "--push-to-hub")
 
@@ -103,6 +106,7 @@ def _set(name: str, runs: Sequence[RunFolder]) -> dict[str, Any]:
         "title": first.title,
         "rows": rows,
         "same": same and judged[0] is not None,
+        "some": any(row["differences"] is not None for row in rows[1:]),
         "drawn": drawn,
         "aside": first.aside,
     }
@@ -143,7 +147,8 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
         if isinstance(value, dict):
             found |= _flat(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = _short(str(value))
+            values = value if isinstance(value, list) else [value]
+            found[f"{prefix}{name}"] = _short(", ".join(_HASH.sub(r"\1…", str(one)) for one in values))
     return found
 
 

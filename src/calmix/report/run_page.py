@@ -1,6 +1,8 @@
 """The page of a run, a map or an evaluation."""
 
 import re
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +77,14 @@ def run_page(run: RunFolder) -> str:
         confusions=[(judged, _confusion(judged)) for judged in run.judged if judged.classes],
         samples=data["samples"],
         curves=curves,
+        naming=_naming(run.columns),
     )
+
+
+def _naming(columns: Mapping[str, str]) -> str:
+    """Return the options of a command that name these columns, each with a blank in front."""
+    known = [role for role in ("text", "text_b", "choices", "label", "id") if role in columns]
+    return "".join(f" --{role.replace('_', '-')} {shlex.quote(columns[role])}" for role in known)
 
 
 def set_data(judged: Judged, bins: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from calmix.calibration import Temperature
 from calmix.data import read_table
+from calmix.data.remembering import remembered_columns
 from calmix.dynamics import Dynamics
 from calmix.errors import InputError
 from calmix.training import read_predictions
@@ -70,6 +71,20 @@ class RunFolder:
         return self.path.absolute().name
 
     @property
+    def heading(self) -> str:
+        """What its page is called: of an evaluation, which is in a folder with a hash, what was evaluated on what."""
+        if self.kind != "evaluate":
+            return self.name
+        models = [self.config.get("model"), *(self.config.get("ensemble") or [])]
+        files = dict(self.config.get("data", {}))
+        return f"{' + '.join(_last(one) for one in models)} on {', '.join(map(_last, files))}"
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The columns that were named to read its data, by what they hold."""
+        return remembered_columns(self.path)
+
+    @property
     def config(self) -> dict[str, Any]:
         """The options it was made with."""
         return dict(self.settings.get("config", {}))
@@ -78,6 +93,10 @@ class RunFolder:
     def bins(self) -> int:
         """Of its calibration errors."""
         return int(self.config.get("bins", 15))
+
+
+def _last(name: Any) -> str:
+    return Path(str(name)).name or str(name)
 
 
 def read_run(folder: str | Path) -> RunFolder:

@@ -22,6 +22,9 @@ async function showSelective() {
     }
     return low;
   };
+  // Where 0.8 is more than any row has, half of them are answered to begin with.
+  const first = sets[0];
+  if (!(guarantee && guarantee.threshold) && !answered(first, Number(slider.value))) slider.value = first.confidence[first.rows >> 1];
   const draw = () => {
     const set = sets[Number(chosen.value)], n = set.rows;
     const risk = (rows) => (rows ? 1 - set.right[rows] / rows : 0);
