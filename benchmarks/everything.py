@@ -109,6 +109,16 @@ def of_images(found: dict[str, Any]) -> Iterator[Ratio]:
         yield "input-mixup on images, time", "erm", found["input_mixup_costs"]
 
 
+def of_limits(found: dict[str, Any]) -> Iterator[Ratio]:
+    """Time of a step against what the device could do."""
+    for limit in ("arithmetic", "memory"):
+        yield (
+            f"a step of {found['recipe']}, time",
+            f"its {limit} alone",
+            found["step_ms"] / found[f"limit_of_{limit}_ms"],
+        )
+
+
 def of_study(found: dict[str, Any]) -> Iterator[Ratio]:
     """Time of a study of small runs."""
     yield f"a study of {found['runs']} runs, time", "its training loops", 1 + found["wall"]["beyond"]
@@ -127,6 +137,7 @@ class Benchmark:
 BENCHMARKS = {
     "training": Benchmark(of_training, ["--warmup", "20", "--steps", "50"], where=("cuda",)),
     "cpu": Benchmark(of_cpu, ["--rows", "128"], where=("cpu",)),
+    "limits": Benchmark(of_limits, ["--warmup", "2", "--steps", "5", "--side", "512"]),
     "guided": Benchmark(of_guided, ["--rows", "200", "--epochs", "2", "--rounds", "1"]),
     "seeds": Benchmark(of_seeds, ["--rows", "200", "--epochs", "1", "--seeds", "2"], where=("cuda",)),
     "distillation": Benchmark(of_distillation, ["--warmup", "3", "--steps", "3", "--rounds", "3"]),

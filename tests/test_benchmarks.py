@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 KEPT = {
     "training": "h200-batch32",
     "cpu": "cpu-training",
+    "limits": "cpu-limits",
     "distillation": "h200-distillation",
     "prediction": "cpu-prediction",
     "images": "h200-images",
