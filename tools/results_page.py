@@ -4,14 +4,18 @@ With `--from`, the outcomes of studies under FOLDER (FOLDER/NAME is the `--out` 
 into `results/NAME` first, as far as they are not pictures or said twice: `study.md`, the figures of all runs
 (`study.parquet`), the tables with their tests (`tables.parquet`), what was asked and made (`about.json`).
 
-The page has of each study what is said about it in `results/NAME/verdict.md`, and the tables that the papers
-have, accuracy and ECE, in which a paper's figures stand beside ours; the others are in `study.md`.
+The page begins with `results/summary.md`. Of each study it has what is said about it in `results/NAME/verdict.md`, and
+the tables that the papers have, accuracy and ECE, in which a paper's figures stand beside ours; the others are in
+`study.md`.
 """
 
 import argparse
 import json
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -39,11 +43,12 @@ def take(name: str, outcome: Path, folder: Path) -> None:
         run["model"] = Path(run["model"]).name
     write_json(folder / "about.json", about)
     write_text(folder / "study.md", (outcome / "study.md").read_text(encoding="utf-8"))
-    for file in ("study.parquet", "tables.csv"):
-        table = read_table(outcome / file)
+    for file, table in {
+        "study.parquet": read_table(outcome / "study.parquet"),
+        "tables.parquet": pa.Table.from_pylist(found["tables"]),
+    }.items():
         names = pa.array([Path(model).name for model in table["model"].to_pylist()])
-        table = table.set_column(table.column_names.index("model"), "model", names)
-        write_table(table, (folder / file).with_suffix(".parquet"))
+        write_table(table.set_column(table.column_names.index("model"), "model", names), folder / file)
     print(f"results/{name}: {sum(run['status'] == 'finished' for run in found['runs'])} runs")
 
 
@@ -69,6 +74,33 @@ def section(name: str, folder: Path) -> str:
     )
 
 
+def counted(folders: Sequence[Path]) -> str:
+    """Return in how many columns of all tables a single model differs from plain training, and five are the best."""
+    differ: Counter[tuple[str, bool, str]] = Counter()
+    columns: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for folder in folders:
+        baseline = json.loads((folder / "about.json").read_text(encoding="utf-8"))["study"]["baseline"]
+        for row in read_table(folder / "tables.parquet").to_pylist():
+            place = (folder, row["model"], row["setting"], row["task"], row["data"], row["scaled"], row["figure"])
+            columns.setdefault(place, []).append(row)
+            if row["difference"] is not None and baseline == "erm" and not row["method"].startswith("5 ×"):
+                verdict = "same" if not row["stands"] else "lower" if row["difference"] < 0 else "higher"
+                differ[row["figure"], row["scaled"], verdict] += 1
+    wanted = [rows for place, rows in columns.items() if place[-2:] == (True, "nll")]
+    best = sum(min(rows, key=lambda row: row["mean"])["method"].startswith("5 ×") for rows in wanted)
+    parts = []
+    for figure, scaled, words in (("ece", False, "Before temperature scaling, ECE"), ("ece", True, "After it, ECE"),
+                                  ("nll", True, "and NLL")):  # fmt: skip
+        lower, higher = differ[figure, scaled, "lower"], differ[figure, scaled, "higher"]
+        parts.append(f"{words} is clearly lower in {lower} and clearly higher in {higher}")
+    total = sum(differ["ece", False, verdict] for verdict in ("same", "lower", "higher"))
+    return (
+        f"**Counted.** The tables below compare a method of one model with plain training {total} times. "
+        f"{parts[0]} of these. {parts[1]}, {parts[2]}. Of {len(wanted)} columns of NLL after scaling, five plain runs "
+        f"averaged are the best in {best}.\n"
+    )
+
+
 def main(root: Path = ROOT, outcomes: Path | None = None) -> None:
     """Write the page."""
     names = sorted(path.stem for path in (root / "studies").glob("*.toml"))
@@ -78,7 +110,11 @@ def main(root: Path = ROOT, outcomes: Path | None = None) -> None:
     there = [name for name in names if (root / "results" / name / "about.json").is_file()]
     if not there:
         sys.exit("no study has an outcome in results/ yet")
-    write_text(root / "docs" / "results.md", HEAD + "\n" + "\n".join(section(n, root / "results" / n) for n in there))
+    summary = root / "results" / "summary.md"
+    parts = [summary.read_text(encoding="utf-8")] if summary.is_file() else []
+    parts.append(counted([root / "results" / name for name in there]))
+    parts += [section(name, root / "results" / name) for name in there]
+    write_text(root / "docs" / "results.md", HEAD + "\n" + "\n".join(parts))
     print(f"docs/results.md: {', '.join(there)}")
 
 

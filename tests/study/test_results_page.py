@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 TOOL = Path(__file__).parents[2] / "tools" / "results_page.py"
@@ -30,6 +32,7 @@ def test_each_study_that_has_an_outcome_is_a_section(tool: Any, finished: Any, t
     place = tmp_path / "results" / "mine"
     place.mkdir(parents=True)
     (place / "verdict.md").write_text("Nothing reproduced.\n")
+    (place.parent / "summary.md").write_text("## In short\n")
     outcomes = tmp_path / "outcomes"
     outcomes.mkdir()
     shutil.copytree(finished.order.out, outcomes / "mine", ignore=shutil.ignore_patterns("runs"))
@@ -42,7 +45,7 @@ def test_each_study_that_has_an_outcome_is_a_section(tool: Any, finished: Any, t
     page = (tmp_path / "docs" / "results.md").read_text()
     assert "## Two \\| ways\n" in page
     assert "`calmix study studies/mine.toml --out mine`, bert-3-2, seeds 0, 1" in page
-    assert page.index("Nothing reproduced.") < page.index("### ECE (%)")
+    assert page.index("## In short") < page.index("Nothing reproduced.") < page.index("### ECE (%)")
     assert "### Accuracy (%)" in page
     assert "### NLL" not in page
     assert "open" not in page
@@ -62,3 +65,27 @@ def test_every_model_has_its_tables_and_some_papers_have_more_of_them(tool: Any,
         "### ECE (%) · a", "### OE (%) · a", "### ECE (%) · b", "### OE (%) · b"]  # fmt: skip
     assert "5 runs with torch 2.11 on H200; 2 runs with torch 2.13 on Mac." in found
     assert "OE" not in tool.section("p1-table", tmp_path)
+
+
+def test_it_counts_where_single_models_differ_from_plain_training(tool: Any, tmp_path: Path) -> None:
+    def row(
+        method: str, figure: str, scaled: bool, mean: float, difference: float | None, stands: bool
+    ) -> dict[str, Any]:
+        place = {"model": "m", "setting": "", "task": "t", "data": "test", "figure": figure, "scaled": scaled}
+        return {**place, "method": method, "mean": mean, "difference": difference, "stands": stands}
+
+    rows = []
+    for figure, scaled in (("ece", False), ("ece", True), ("nll", True)):
+        rows.append(row("erm", figure, scaled, 0.5, None, False))
+        rows.append(row("mixup", figure, scaled, 0.4, -0.1, not scaled))
+        rows.append(row("smooth", figure, scaled, 0.6, 0.1, figure == "ece"))
+        rows.append(row("5 × erm", figure, scaled, 0.3, -0.2, True))
+    for name, baseline in (("one", "erm"), ("other", "mixup")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "about.json").write_text(json.dumps({"study": {"baseline": baseline}}))
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name / "tables.parquet")
+    found = tool.counted([tmp_path / "one", tmp_path / "other"])
+    assert "with plain training 2 times" in found
+    assert "Before temperature scaling, ECE is clearly lower in 1 and clearly higher in 1 of these." in found
+    assert "After it, ECE is clearly lower in 0 and clearly higher in 1, and NLL is clearly lower in 0 and" in found
+    assert "Of 2 columns of NLL after scaling, five plain runs averaged are the best in 2." in found
