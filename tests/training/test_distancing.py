@@ -122,9 +122,20 @@ def test_dev_data_move_the_slope_but_not_far() -> None:
     assert few == pytest.approx([0.1, 0.3], abs=0.05)
 
 
-def run(model: Path, out: Path, *, rows: int = 200, held: int = 110) -> Any:
+def run(model: Path, out: Path, *, rows: int = 200, held: int = 110, recipe: str = "auto") -> Any:
     sets = {"dev": tiny.examples(held, seed=1), "test": tiny.examples(12, seed=2)}
-    return train(tiny.examples(rows), model=model, recipe="auto", out=out, epochs=4, lr=5e-3, **sets)
+    return train(tiny.examples(rows), model=model, recipe=recipe, out=out, epochs=4, lr=5e-3, **sets)
+
+
+def test_the_default_predicts_what_plain_training_does_and_is_sure_otherwise(checkpoint: Any, tmp_path: Path) -> None:
+    made = [run(checkpoint("bert"), tmp_path / recipe, recipe=recipe) for recipe in ("auto", "erm")]
+    auto, plain = (read_table(each.folder / "predictions-test.parquet") for each in made)
+    assert made[0].metrics["cooling"]["slope"] > 0
+    assert auto["predicted"].to_pylist() == plain["predicted"].to_pylist()
+    for split in ("dev", "test"):
+        one, other = (each.metrics["splits"][split]["after"]["accuracy"] for each in made)
+        assert one == other
+    assert auto["confidence"].to_pylist() != plain["confidence"].to_pylist()
 
 
 def test_a_run_says_that_it_is_less_sure_far_away_and_its_model_is(checkpoint: Any, tmp_path: Path) -> None:
