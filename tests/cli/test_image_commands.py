@@ -131,6 +131,16 @@ def test_images_are_predicted_measured_and_calibrated(calmix: Any, folder: Path,
     assert calmix("report", trained).code == 0
 
 
+@pytest.mark.filterwarnings("default")
+def test_files_that_are_left_out_are_a_note_like_others(calmix: Any, folder: Path, image_checkpoint: Any) -> None:
+    (folder / "food" / "notes.txt").write_text("mine")
+    ended = calmix("train", folder, "--model", image_checkpoint("convnet"), *TRAINING, "--out", "run", "--dry-run")
+    assert ended.code == 0, ended.err
+    assert ended.err.splitlines()[0] == (
+        f"· {folder}: 1 files or folders are left out, hidden or not images by their names: 'food/notes.txt'"
+    )
+
+
 def test_noise_is_told_from_images(calmix: Any, folder: Path, trained: Path) -> None:
     ended = calmix("evaluate", trained, folder, "--ood", "gaussian-noise", "--out", "judged", "--json")
     assert ended.code == 0, ended.err

@@ -2,20 +2,24 @@
 
 import contextlib
 import json
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from calmix.data import Examples
+from calmix.data.decoding import grey_file
 from calmix.data.gathering import find_inside, gather, sampled
-from calmix.data.tasks import parse_task
-from calmix.errors import InputError
+from calmix.data.tasks import builtin_tasks, parse_task
+from calmix.errors import CalmixWarning, InputError
 
 
 def _write(path: Path, rows: Iterable[tuple[str, str]]) -> None:
@@ -87,6 +91,111 @@ def test_of_several_labels_one_is_drawn_and_renamed(folder: Path) -> None:
 def test_a_label_that_training_does_not_know_is_refused(folder: Path) -> None:
     with pytest.raises(InputError, match="label 'negative' is not among the training set's"):
         gather(_task(ood={"b": "b/test"}), folder)
+
+
+# The columns of the hub's data sets as they are there, and the names of their classes where labels are numbers.
+HUB: dict[str, tuple[dict[str, list[Any]], list[str]]] = {
+    "stanfordnlp/snli": ({"premise": ["p"], "hypothesis": ["h"], "label": []}, ["entailment", "neutral", "contra"]),
+    "nyu-mll/glue:mnli": (
+        {"premise": ["p"], "hypothesis": ["h"], "label": [], "idx": []},
+        ["entailment", "neutral", "contra"],
+    ),
+    "nyu-mll/glue:qqp": (
+        {"question1": ["p"], "question2": ["h"], "label": [], "idx": []},
+        ["not_duplicate", "duplicate"],
+    ),
+    "nyu-mll/glue:sst2": ({"sentence": ["p"], "label": [], "idx": []}, ["negative", "positive"]),
+    "nyu-mll/glue:cola": ({"sentence": ["p"], "label": [], "idx": []}, ["unacceptable", "acceptable"]),
+    "nyu-mll/glue:rte": (
+        {"sentence1": ["p"], "sentence2": ["h"], "label": [], "idx": []},
+        ["entailment", "not_entailment"],
+    ),
+    "google/boolq": ({"question": ["q"], "answer": [True, False], "passage": ["p"]}, []),
+    "allenai/swag:regular": (
+        {"video-id": ["v"], "fold-ind": ["f"], "startphrase": ["s"], "sent1": ["a"], "sent2": ["b"]}
+        | {"gold-source": ["g"], "ending0": ["w"], "ending1": ["x"], "ending2": ["y"], "ending3": ["z"], "label": []},
+        ["0", "1", "2", "3"],
+    ),
+    "Rowan/hellaswag": (
+        {"ind": [7], "activity_label": ["a"], "ctx_a": ["a"], "ctx_b": ["b"], "ctx": ["c"]}
+        | {"endings": [["w", "x", "y", "z"]], "source_id": ["s"], "split": ["val"], "label": ["0", "3"]},
+        [],
+    ),
+    "fancyzhx/yelp_polarity": ({"text": ["t"], "label": []}, ["1", "2"]),
+    "stanfordnlp/imdb": ({"text": ["t"], "label": []}, ["neg", "pos"]),
+    "fancyzhx/ag_news": ({"text": ["t"], "label": []}, ["World", "Sports", "Business", "Sci/Tech"]),
+    "cornell-movie-review-data/rotten_tomatoes": ({"text": ["t"], "label": []}, ["neg", "pos"]),
+    "zalando-datasets/fashion_mnist": ({"image": [], "label": []}, ["Bag", "Coat", "Shirt"]),
+    "uoft-cs/cifar10": ({"img": [], "label": []}, ["bird", "cat", "deer"]),
+}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the `datasets` library with sixty rows of each of `HUB`."""
+
+    class ClassLabel:
+        def __init__(self, names: list[str]) -> None:
+            self.names = names
+
+    class Dataset:
+        def __init__(self, table: pa.Table, features: dict[str, Any]) -> None:
+            self.table, self.features = table, features
+
+        def with_format(self, _kind: str) -> "Dataset":
+            return self
+
+        def __getitem__(self, rows: slice) -> pa.Table:
+            return self.table[rows]
+
+    def column(name: str, values: list[Any], names: list[str]) -> list[Any]:
+        if name == "idx":
+            return list(range(60))
+        if name in ("image", "img"):
+            return [{"bytes": grey_file(np.full((4, 4), k, np.uint8)), "path": None} for k in range(60)]
+        if names and name == "label":
+            return [k % len(names) for k in range(59)] + [-1]  # one without a label
+        return [f"{v} {k}" if isinstance(v, str) and name != "label" else v
+                for k in range(60) for v in [values[k % len(values)]]]  # fmt: skip
+
+    def load_dataset(path: str, config: str | None, split: str) -> Dataset:
+        columns, names = HUB[f"{path}:{config}" if config else path]
+        table = pa.table({name: column(name, values, names) for name, values in columns.items()})
+        return Dataset(table, {name: ClassLabel(names) if names and name == "label" else None for name in columns})
+
+    library = ModuleType("datasets")
+    library.ClassLabel, library.load_dataset = ClassLabel, load_dataset  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", library)
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.filterwarnings("ignore::calmix.errors.CalmixWarning")
+@pytest.mark.parametrize("name", [name for name, values in builtin_tasks().items() if "hub" in values["train"]])
+def test_what_the_hub_has_of_the_tasks_is_read_with_the_columns_it_has_there(name: str) -> None:
+    values = builtin_tasks()[name]
+    task = parse_task(name, values | ({"dev_from_test": 9} if "dev_from_test" in values else {}), name)
+    sets = gather(task, None)
+    kinds = {"snli": "pair", "qqp": "pair", "rte": "pair", "boolq": "pair", "swag": "choices"}
+    kinds |= dict.fromkeys(("fashion-mnist", "cifar10"), "image")
+    assert {each.kind for each in (sets.train, sets.dev, sets.test, *sets.ood.values())} == {kinds.get(name, "text")}
+    if name == "boolq":
+        assert sets.train.label_names == ("false", "true")
+        assert {text[0] for text in sets.train.column("text")} == {"p"}
+    if name in ("imdb", "mr", "yelp"):
+        assert sets.train.label_names == ("negative", "positive")
+    if name == "swag":
+        assert {text[0] for text in sets.train.column("text")} == {"s"}
+
+
+@pytest.mark.usefixtures("hub")
+def test_what_the_hub_has_no_label_for_or_has_not_at_all_is_left_out_and_said() -> None:
+    with pytest.warns(CalmixWarning) as said:
+        sets = gather(parse_task("qqp", builtin_tasks()["qqp"], "qqp"), None)
+    lines = [str(each.message) for each in said]
+    assert "nyu-mll/glue:qqp: 1 of 60 rows have no label and are left out" in lines
+    assert "qqp: 'twitterppdb' is not on the hub and left out; --data says where files are" in lines
+    assert sets.ood == {}
+    assert len(sets.test) == 59
 
 
 def test_what_is_neither_here_nor_on_the_hub_is_said() -> None:

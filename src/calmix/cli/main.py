@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -24,11 +25,11 @@ from calmix.cli.plot import plot
 from calmix.cli.predict import predict
 from calmix.cli.recipes import recipes
 from calmix.cli.report import report
-from calmix.cli.showing import plain
+from calmix.cli.showing import note, plain
 from calmix.cli.study import study
 from calmix.cli.subset import subset
 from calmix.cli.train import train
-from calmix.errors import InputError, TrainingError
+from calmix.errors import CalmixWarning, InputError, TrainingError
 
 __all__ = ["app", "main"]
 
@@ -99,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command. Exit codes: 0 done, 2 something in the input or the command was wrong, 1 anything else."""
     # Forked tokenizer threads warn about nothing we do.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    with _terminable():
+    with _terminable(), _noting():
         code = _run(arguments)
     sys.exit(code)
 
@@ -155,6 +156,24 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _noting() -> Iterator[None]:
+    """Show our own warnings as the notes that they are, once however many processes there are."""
+    before = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, CalmixWarning):
+            before(message, category, *where, **more)
+        elif os.environ.get("LOCAL_RANK", "0") == "0":
+            note(str(message))
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 def _say(message: str, code: int) -> int:

@@ -1,5 +1,6 @@
 """From a task to its data sets, every hole filled by the task's own rules."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -16,7 +17,7 @@ from calmix.data.reading import read_examples
 from calmix.data.splits import split_examples
 from calmix.data.tables import FORMATS
 from calmix.data.tasks import Part, Task
-from calmix.errors import InputError
+from calmix.errors import CalmixWarning, InputError
 
 __all__ = ["TaskSets", "find_inside", "gather", "has_inside", "sampled"]
 
@@ -51,7 +52,9 @@ def gather(task: Task, folder: Path | None) -> TaskSets:
         test, dev = split_examples(test, dev_fraction=task.dev_from_test / len(test), seed=_SEED)
     else:
         train, dev = split_examples(train, dev_fraction=0.1, seed=_SEED)
-    ood = {name: _like(_read(part, folder), train) for name, part in task.ood.items()}
+    ood = {name: _like(_read(part, folder), train) for name, part in task.ood.items() if folder or part.hub}
+    if missing := [name for name in task.ood if name not in ood]:
+        _warn(f"{task.name}: {listed(missing)} is not on the hub and left out; --data says where files are")
     if task.rows:
         train = sampled(train, task.rows, _SEED)
     if task.test_rows:
@@ -92,14 +95,21 @@ def _found(folder: Path, name: str) -> Path | None:
     return next((path for ending in endings if (path := folder / f"{name}{ending}").is_file()), None)
 
 
+def _warn(line: str) -> None:
+    warnings.warn(line, CalmixWarning, stacklevel=3)
+
+
 def _read(part: Part, folder: Path | None) -> Examples:
-    columns: dict[str, Any] = dict(part.columns)
+    columns: dict[str, Any] = dict(part.columns if folder is not None else part.hub_columns or part.columns)
     if folder is not None:
         examples = read_examples(find_inside(folder, part.file), split=part.split, **columns)
     elif part.hub:
         examples = read_examples(part.hub, split=part.split, labelled=None, **columns)
         # The hub marks what annotators did not agree on with no label.
-        examples = examples.take(np.flatnonzero(examples.labels >= 0))
+        known = np.flatnonzero(examples.labels >= 0)
+        if len(known) < len(examples):
+            _warn(f"{part.hub}: {len(examples) - len(known)} of {len(examples)} rows have no label and are left out")
+            examples = examples.take(known)
     else:
         raise InputError(f"{part.file} is not on the hub; give the folder that has it (--data or CALMIX_DATA)")
     return examples if examples.kind == "choices" else _relabelled(examples, part)

@@ -23,6 +23,8 @@ class Part:
     hub: str = ""
     split: str = "train"
     columns: Mapping[str, str] = field(default_factory=dict)
+    hub_columns: Mapping[str, str] = field(default_factory=dict)
+    """The same of the hub's data set, where its columns are called otherwise."""
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """New name → the labels that become it; others keep their names."""
     several: str = ""
@@ -108,13 +110,14 @@ def _part(value: Any, common: Mapping[str, Any], where: str) -> Part:
     for key in ("hub", "split", "several"):
         if not isinstance(values.get(key, ""), str):
             raise InputError(f"{where}.{key}: must be text")
-    columns = _table(values.get("columns", {}), f"{where}.columns")
-    checked_keys(columns, list(_COLUMNS), f"{where}.columns")
+    columns = {key: _table(values.get(key, {}), f"{where}.{key}") for key in ("columns", "hub_columns")}
+    for key, named in columns.items():
+        checked_keys(named, list(_COLUMNS), f"{where}.{key}")
     labels = _table(values.get("labels", {}), f"{where}.labels")
     for new, old in labels.items():
         if not isinstance(old, list) or not all(isinstance(name, str) for name in old):
             raise InputError(f'{where}.labels.{new}: list the labels that become {new!r}, as in ["a", "b"]')
-    return Part(**{**values, "columns": dict(columns), "labels": {new: tuple(old) for new, old in labels.items()}})
+    return Part(**{**values, **columns, "labels": {new: tuple(old) for new, old in labels.items()}})
 
 
 def _table(value: Any, where: str) -> Mapping[str, Any]:
