@@ -1,5 +1,6 @@
 """Working through a study: continued, shared with other workers, and not stopped by a run that fails."""
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,23 @@ def test_a_teacher_of_which_only_figures_were_kept_is_made_again(ready: Any) -> 
     assert state_of(prepared.plan, prepared.storage).done == 1
     state = work(prepared.plan, prepared.storage, prepared.library)
     assert (state.done, state.failed) == (2, 0)
+
+
+def test_a_teacher_that_another_study_trims_while_we_work_is_made_again(
+    ready: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = ready(TAUGHT, head='seeds = 1\nkeep = "metrics"')
+    _, teacher, student = prepared.plan.runs.values()
+    work(prepared.plan, prepared.storage, prepared.library, only={teacher.key})
+    monkeypatch.setattr(working, "_bring_back_teachers", lambda *_: None)  # we have begun already
+    shutil.rmtree(prepared.storage.folder(teacher.key) / "model")
+    state = work(prepared.plan, prepared.storage, prepared.library, only={student.key})
+    assert (state.done, state.failed) == (3, 0)
+
+
+def test_what_is_asked_for_is_made_with_what_it_builds_on(ready: Any) -> None:
+    prepared = ready(TAUGHT, head="seeds = 1")
+    assert work(prepared.plan, prepared.storage, prepared.library, only={list(prepared.plan.runs)[-1]}).done == 3
 
 
 def test_students_of_one_teacher_ask_it_once(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:

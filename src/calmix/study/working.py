@@ -132,9 +132,12 @@ def work(
 ) -> State:
     """Make every run of a plan that is neither finished nor failed, and return where the study then stands.
 
-    No run is begun after `until` (a `time.monotonic()`), and none but those in `only`, if given. Other workers may
-    have the same plan and storage: a run is held by one of them, and freed by the system should that one die.
+    No run is begun after `until` (a `time.monotonic()`), and none but those in `only`, if given, and what they build
+    on. Other workers may have the same plan and storage: a run is held by one of them, and freed by the system should
+    that one die.
     """
+    if only is not None:
+        only = only | {needed.key for key in only for needed in plan.runs[key].builds_on}
     _bring_back_teachers(plan, storage)
     _tidy_up(plan, storage)
     with reusing():
@@ -177,10 +180,17 @@ def work(
 def _bring_back_teachers(plan: Plan, storage: Storage) -> None:
     """Have runs made again that are to teach, and of which another study kept no more than the figures."""
     for key, students in plan.students.items():
-        gone = storage.finished(key) and not (storage.folder(key) / "model").is_dir()
-        if gone and not all(storage.finished(student) for student in students):
-            with suppress(Busy), storage.holding(key):
-                storage.discard(key)
+        if storage.finished(key) and not all(storage.finished(student) for student in students):
+            _can_teach(key, storage)
+
+
+def _can_teach(key: str, storage: Storage) -> bool:
+    """Return whether a finished run has its model; where another study left no more than figures, it is removed."""
+    if (storage.folder(key) / "model").is_dir():
+        return True
+    with suppress(Busy), storage.holding(key):
+        storage.discard(key)
+    return False
 
 
 def _tidy_up(plan: Plan, storage: Storage) -> None:
@@ -210,7 +220,7 @@ def _ready(spec: Spec, storage: Storage) -> bool | None:
         if reason is not None and not storage.finished(needed.key):
             storage.fail(spec, Failure(f"the run that gives its {name} failed: {reason['error']}", ""))
             return None
-        if not storage.finished(needed.key):
+        if not storage.finished(needed.key) or (name == "teacher" and not _can_teach(needed.key, storage)):
             return False
     return True
 
