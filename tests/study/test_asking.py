@@ -115,6 +115,42 @@ def test_whatever_is_wrong_is_one_line(tmp_path: Path, text: str, words: str) ->
     assert "\n" not in str(refused.value)
 
 
+# Values of every kind that a file can have.
+VALUES = ("3", '"x"', "true", "[]", "[1]", '["a"]', "{}", "{ a = 1 }", "1.5", "-1", "nan", "[[1]]", "[{ a = 1 }]",
+          "1979-05-27")  # fmt: skip
+PLACES = {
+    "": ("title", "note", "models", "seeds", "baseline", "bins", "spread", "keep", "figures", "training", "task",
+         "paper", "map_model"),
+    "[[method]]": ("name", "recipe", "options", "training", "tasks", "skip", "subset", "fraction", "filtered",
+                   "percentile", "online", "teacher", "teacher_model", "scaled_teacher", "ensemble", "vary"),
+    "[[method]]\ntasks.desk": ("options", "training", "percentile"),
+    "[[method]]\n[[method]]\nname = 'e'\nensemble.of = 'erm'\nensemble": ("members", "disjoint"),
+    "[task.desk]": ("rows", "samples", "test_rows", "dev_from_test", "figure", "shipped", "training", "columns",
+                    "labels", "several", "like", "ood", "train", "dev"),
+    "[training]": ("epochs", "lr", "optimizer", "schedule", "precision", "gradient_checkpointing", "name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "key"), [(place, key) for place, keys in PLACES.items() for key in keys])
+def test_no_value_is_more_than_one_line(tmp_path: Path, place: str, key: str) -> None:
+    for value in VALUES:
+        head, _, table = place.rpartition("\n")
+        line = f"{table}.{key} = {value}" if table and not table.startswith("[") else f"{table}\n{key} = {value}"
+        method = "" if "[[method]]" in place else METHOD
+        text = f'tasks = ["desk"]\n{head}\n{line}\n{method}'
+        said = ""
+        try:
+            _read(tmp_path, text)
+        except InputError as refused:
+            said = str(refused)
+        assert "\n" not in said, text
+
+
+def test_neither_yes_nor_no_is_true_or_false(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"scaled_teacher: must be true or false, not 'no'"):
+        _read(tmp_path, f'tasks = ["desk"]\n{METHOD}scaled_teacher = "no"')
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_study(tmp_path / "none.toml")

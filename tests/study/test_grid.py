@@ -148,3 +148,9 @@ def test_the_map_and_the_teacher_may_be_of_another_model(ready: Any, checkpoint:
 def test_what_is_missing_is_told_before_anything_trains(ready: Any) -> None:
     with pytest.raises(InputError, match="no such file"):
         ready(task='[task.t]\ntrain = "tiny/train"\ntest = "tiny/nothing"')
+
+
+@pytest.mark.parametrize("weights", ['"balancd"', "3", "{ cat = 2.0 }", '{ animal = "much" }'])
+def test_class_weights_that_mean_nothing_are_told_before_anything_trains(ready: Any, weights: str) -> None:
+    with pytest.raises(InputError, match="class weights"):
+        ready(training=f"[training]\nclass_weights = {weights}")

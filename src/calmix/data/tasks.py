@@ -9,7 +9,7 @@ from typing import Any
 from calmix.data.origin import closest
 from calmix.errors import InputError
 
-__all__ = ["Part", "Task", "builtin_tasks", "checked_keys", "parse_task"]
+__all__ = ["Part", "Task", "builtin_tasks", "checked_keys", "checked_table", "checked_truth", "parse_task"]
 
 _COLUMNS = ("text", "text_b", "choices", "label", "id", "votes")
 _FIGURES = ("accuracy", "mcc", "macro_f1")
@@ -72,7 +72,7 @@ def parse_task(name: str, values: Mapping[str, Any], where: str) -> Task:
     parts: dict[str, Any] = {
         part: _part(values[part], common, f"{where}.{part}") for part in ("train", "dev", "test") if part in values
     }
-    ood = _table(values.get("ood", {}), f"{where}.ood")
+    ood = checked_table(values.get("ood", {}), f"{where}.ood")
     for key in ood:
         if not all(c.isalnum() or c in "-_." for c in key) or key.startswith("."):
             raise InputError(f"{where}.ood: {key!r} must be letters, digits, '-', '_' or '.' (it names files)")
@@ -89,20 +89,20 @@ def parse_task(name: str, values: Mapping[str, Any], where: str) -> Task:
     figure = values.get("figure", "accuracy")
     if figure not in _FIGURES:
         raise InputError(f"{where}.figure: is one of {', '.join(_FIGURES)}, not {figure!r}")
-    training = dict(_table(values.get("training", {}), f"{where}.training"))
-    shipped = values.get("shipped", False)
-    return Task(name, **parts, ood=judged, **whole, figure=figure, shipped=bool(shipped), training=training)
+    training = dict(checked_table(values.get("training", {}), f"{where}.training"))
+    shipped = checked_truth(values.get("shipped", False), f"{where}.shipped")
+    return Task(name, **parts, ood=judged, **whole, figure=figure, shipped=shipped, training=training)
 
 
-def checked_keys(values: Mapping[str, Any], known: list[str], where: str) -> None:
-    """Refuse a key that means nothing here, with the one that was probably meant."""
-    for key in values:
+def checked_keys(values: Any, known: list[str], where: str) -> None:
+    """Refuse what is no table, and a key that means nothing here, with the one that was probably meant."""
+    for key in checked_table(values, where):
         if key not in known:
             raise InputError(f"{where}: unknown key {key!r}{closest(key, known)} (known: {', '.join(known)})")
 
 
 def _part(value: Any, common: Mapping[str, Any], where: str) -> Part:
-    values = {"file": value} if isinstance(value, str) else dict(_table(value, where))
+    values = {"file": value} if isinstance(value, str) else dict(checked_table(value, where))
     checked_keys(values, [f.name for f in fields(Part)], where)
     if not isinstance(values.get("file"), str) or not values["file"]:
         raise InputError(f"{where}: needs the name of a file")
@@ -110,19 +110,27 @@ def _part(value: Any, common: Mapping[str, Any], where: str) -> Part:
     for key in ("hub", "split", "several"):
         if not isinstance(values.get(key, ""), str):
             raise InputError(f"{where}.{key}: must be text")
-    columns = {key: _table(values.get(key, {}), f"{where}.{key}") for key in ("columns", "hub_columns")}
+    columns = {key: checked_table(values.get(key, {}), f"{where}.{key}") for key in ("columns", "hub_columns")}
     for key, named in columns.items():
         checked_keys(named, list(_COLUMNS), f"{where}.{key}")
-    labels = _table(values.get("labels", {}), f"{where}.labels")
+    labels = checked_table(values.get("labels", {}), f"{where}.labels")
     for new, old in labels.items():
         if not isinstance(old, list) or not all(isinstance(name, str) for name in old):
             raise InputError(f'{where}.labels.{new}: list the labels that become {new!r}, as in ["a", "b"]')
     return Part(**{**values, **columns, "labels": {new: tuple(old) for new, old in labels.items()}})
 
 
-def _table(value: Any, where: str) -> Mapping[str, Any]:
+def checked_table(value: Any, where: str) -> Mapping[str, Any]:
+    """Return a table; refuse what is none."""
     if not isinstance(value, Mapping):
         raise InputError(f"{where}: must be a table, not {value!r}")
+    return value
+
+
+def checked_truth(value: Any, where: str) -> bool:
+    """Return true or false; refuse what is neither, such as "no"."""
+    if not isinstance(value, bool):
+        raise InputError(f"{where}: must be true or false, not {value!r}")
     return value
 
 

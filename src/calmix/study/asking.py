@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from calmix.data.origin import closest
-from calmix.data.tasks import Task, builtin_tasks, checked_keys, parse_task
+from calmix.data.tasks import Task, builtin_tasks, checked_keys, checked_table, checked_truth, parse_task
 from calmix.errors import InputError
 from calmix.mixing import choose
+from calmix.study import checking
 from calmix.study.papers import PaperFigures, parse_paper, read_paper
 from calmix.training.optimising import check_hyper
 
@@ -141,19 +142,19 @@ def parse_study(values: Mapping[str, Any], where: str, name: str) -> Study:
     if baseline not in names:
         raise InputError(f"{where}: baseline {baseline!r} is no method's name{closest(str(baseline), names)}")
     study = Study(
-        title=_text(values.get("title", name), f"{where}.title"),
+        title=checking.text(values.get("title", name), f"{where}.title"),
         tasks=tasks,
-        models=tuple(_names(values.get("models", ["minilm"]), f"{where}.models")),
+        models=tuple(checking.names(values.get("models", ["minilm"]), f"{where}.models")),
         methods=methods,
         settings=_settings(values.get("training", {}), where),
-        seeds=_seeds(values.get("seeds", 3), where),
+        seeds=checking.seeds(values.get("seeds", 3), where),
         baseline=baseline,
-        bins=_positive(values.get("bins", 15), f"{where}.bins"),
-        spread=_one_of(values.get("spread", "std"), ("std", "error"), f"{where}.spread"),
-        keep=_one_of(values.get("keep", "all"), ("all", "metrics"), f"{where}.keep"),
-        figures=tuple(_one_of(f, FIGURES, f"{where}.figures") for f in values.get("figures", _SHOWN)),
-        note=_text(values.get("note", ""), f"{where}.note"),
-        map_model=_text(values.get("map_model", ""), f"{where}.map_model"),
+        bins=checking.positive(values.get("bins", 15), f"{where}.bins"),
+        spread=checking.one_of(values.get("spread", "std"), ("std", "error"), f"{where}.spread"),
+        keep=checking.one_of(values.get("keep", "all"), ("all", "metrics"), f"{where}.keep"),
+        figures=checking.figures(values.get("figures", list(_SHOWN)), FIGURES, f"{where}.figures"),
+        note=checking.text(values.get("note", ""), f"{where}.note"),
+        map_model=checking.text(values.get("map_model", ""), f"{where}.map_model"),
     )
     for task, method, setting in itertools.product(study.tasks, study.methods, study.settings.values()):
         if not method.of:
@@ -165,6 +166,7 @@ def parse_study(values: Mapping[str, Any], where: str, name: str) -> Study:
 def check_training(settings: Mapping[str, Any], where: str) -> None:
     """Refuse training settings that `calmix.train` would refuse."""
     checked_keys(settings, TRAINING, f"{where}.training")
+    checked_truth(settings.get("gradient_checkpointing", False), f"{where}.training.gradient_checkpointing")
     try:
         check_hyper({key: value for key, value in settings.items() if key in _CHECKED})
     except InputError as error:
@@ -176,14 +178,14 @@ def _tasks(values: Mapping[str, Any], where: str) -> tuple[Task, ...]:
     if not isinstance(own, Mapping) or not all(isinstance(table, Mapping) for table in own.values()):
         raise InputError(f"{where}: tasks of your own are tables, as in [task.mine]")
     builtin = builtin_tasks()
-    names = _names(values.get("tasks", list(own)), f"{where}.tasks")
+    names = checking.names(values.get("tasks", list(own)), f"{where}.tasks")
     known = [*builtin, *own]
     found = []
     for name in names:
         base, changes = builtin.get(name, {}), dict(own.get(name, {}))
         if "like" in changes:
             # The same task under another name, with something changed.
-            other = changes.pop("like")
+            other = checking.text(changes.pop("like"), f"{where}: [task.{name}].like")
             if other not in builtin:
                 raise InputError(
                     f"{where}: [task.{name}] is like {other!r}, which is not there{closest(str(other), known)}"
@@ -230,25 +232,30 @@ def _method(table: Mapping[str, Any], where: str, tasks: list[str]) -> list[Meth
     checked_keys(table, [*(f.name for f in fields(Method) if f.name not in ("of", "members", "disjoint", "judged")),
                          "ensemble", "vary"], where)  # fmt: skip
     values = dict(table)
-    varied = values.pop("vary", {})
+    varied = checked_table(values.pop("vary", {}), f"{where}.vary")
+    checked_table(values.get("options", {}), f"{where}.options")
+    for key in ("filtered", "online", "scaled_teacher"):
+        checked_truth(values.get(key, False), f"{where}.{key}")
     ensemble = values.pop("ensemble", None)
     if ensemble is not None:
         return [_ensemble(ensemble, values, where)]
-    recipe = _text(values.get("recipe", "erm"), f"{where}.recipe")
-    skip = _names(values["skip"], f"{where}.skip") if values.get("skip") else []
+    recipe = checking.text(values.get("recipe", "erm"), f"{where}.recipe")
+    skip = checking.names(values["skip"], f"{where}.skip") if values.get("skip") else []
     checked_keys(dict.fromkeys(skip), tasks, f"{where}.skip")
     method = Method(**{"name": values.get("subset") or recipe, **values, "recipe": recipe, "skip": tuple(skip)})
     for key in ("name", "teacher", "teacher_model"):
-        _text(getattr(method, key), f"{where}.{key}")
+        checking.text(getattr(method, key), f"{where}.{key}")
     if method.subset:
-        _one_of(method.subset, _SUBSETS, f"{where}.subset")
+        checking.one_of(method.subset, _SUBSETS, f"{where}.subset")
     if not isinstance(method.fraction, int | float) or not 0 < method.fraction <= 0.5:
         raise InputError(f"{where}.fraction: must be above 0 and at most 0.5, not {method.fraction}")
-    if not isinstance(method.percentile, int | float) or not 0 < method.percentile < 100:
-        raise InputError(f"{where}.percentile: must be between 0 and 100, not {method.percentile}")
+    checking.percentile(method.percentile, f"{where}.percentile")
     checked_keys(method.tasks, tasks, f"{where}.tasks")
     for task, changes in method.tasks.items():
         checked_keys(changes, ["options", "training", "percentile"], f"{where}.tasks.{task}")
+        checked_table(changes.get("options", {}), f"{where}.tasks.{task}.options")
+        checked_keys(changes.get("training", {}), TRAINING, f"{where}.tasks.{task}.training")
+        checking.percentile(changes.get("percentile", method.percentile), f"{where}.tasks.{task}.percentile")
     checked_keys(method.training, TRAINING, f"{where}.training")
     rows = [method]
     for option, choices in varied.items():
@@ -302,63 +309,30 @@ def _ensemble(values: Any, others: Mapping[str, Any], where: str) -> Method:
     if not isinstance(values, Mapping):
         raise InputError(f'{where}.ensemble: is a table, as in {{of = "erm", members = 5}}')
     checked_keys(values, ["of", "members", "disjoint"], f"{where}.ensemble")
-    of = _text(values.get("of", ""), f"{where}.ensemble.of")
+    of = checking.text(values.get("of", ""), f"{where}.ensemble.of")
     if not of:
         raise InputError(f"{where}.ensemble: say of which method (of = NAME)")
-    members = _positive(values.get("members", 5), f"{where}.ensemble.members")
-    name = _text(others.get("name", f"{members} × {of}"), f"{where}.name")
-    skip = tuple(_names(others["skip"], f"{where}.skip")) if others.get("skip") else ()
-    return Method(name, skip=skip, of=of, members=members, disjoint=bool(values.get("disjoint", False)))
+    members = checking.positive(values.get("members", 5), f"{where}.ensemble.members")
+    name = checking.text(others.get("name", f"{members} × {of}"), f"{where}.name")
+    skip = tuple(checking.names(others["skip"], f"{where}.skip")) if others.get("skip") else ()
+    return Method(
+        name,
+        skip=skip,
+        of=of,
+        members=members,
+        disjoint=checked_truth(values.get("disjoint", False), f"{where}.ensemble.disjoint"),
+    )
 
 
 def _settings(values: Any, where: str) -> dict[str, Mapping[str, Any]]:
     """Return the training settings by name: one [training], or several [[training]] with names."""
-    if isinstance(values, Mapping):
-        values = [values]
+    values = values if isinstance(values, list) else [values]
     found: dict[str, Mapping[str, Any]] = {}
     for table in values:
-        settings = dict(table)
-        name = _text(settings.pop("name", ""), f"{where}.training.name")
+        settings = dict(checked_table(table, f"{where}.training"))
+        name = checking.text(settings.pop("name", ""), f"{where}.training.name")
         if name in found:
             raise InputError(f"{where}: several [[training]] need a name each, all different")
         checked_keys(settings, TRAINING, f"{where}.training")
         found[name] = settings
     return found
-
-
-def _seeds(value: Any, where: str) -> tuple[int, ...]:
-    if isinstance(value, int) and not isinstance(value, bool):
-        if value < 1:
-            raise InputError(f"{where}: seeds must be at least 1, not {value}")
-        value = list(range(value))
-    if not isinstance(value, list) or not value or not all(isinstance(s, int) and s >= 0 for s in value):
-        raise InputError(f"{where}.seeds: is how many, or a list of whole numbers, not {value!r}")
-    if len(set(value)) < len(value):
-        raise InputError(f"{where}.seeds: lists a seed twice")
-    return tuple(value)
-
-
-def _names(value: Any, where: str) -> list[str]:
-    if not isinstance(value, list) or not value or not all(isinstance(name, str) and name for name in value):
-        raise InputError(f"{where}: must be a list of names")
-    if len(set(value)) < len(value):
-        raise InputError(f"{where}: names something twice")
-    return value
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{where}: must be text, not {value!r}")
-    return value
-
-
-def _one_of(value: Any, choices: tuple[str, ...], where: str) -> str:
-    if value not in choices:
-        raise InputError(f"{where}: is one of {', '.join(choices)}, not {value!r}{closest(str(value), choices)}")
-    return str(value)
-
-
-def _positive(value: Any, where: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{where}: must be a whole number from 1, not {value!r}")
-    return value

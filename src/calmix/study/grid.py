@@ -19,6 +19,7 @@ from calmix.models import identity, is_sentence_cnn, resolve
 from calmix.study.asking import Method, Study, check_training
 from calmix.training.folder import config_hash
 from calmix.training.naming import recipe_name
+from calmix.training.preparing import class_weights_of
 
 __all__ = ["Cell", "Library", "Plan", "Spec", "make_plan"]
 
@@ -242,6 +243,7 @@ class _Planner:
         seed: int,
     ) -> Spec:
         sets = self.library.sets(task.name, seed)
+        class_weights_of(sets.train, training.get("class_weights"))  # refuses those of classes that are not there
         what = "map" if method.filtered and not needs else "train"
         shared = {
             "what": what,

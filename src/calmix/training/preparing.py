@@ -130,7 +130,7 @@ def class_weights_of(examples: Examples, weights: ClassWeights | None) -> NDArra
         share = examples.targets.mean(axis=0)
     if weights == "balanced":
         given = np.where(share > 0, 1 / np.where(share > 0, share, 1), 0.0)
-    elif isinstance(weights, str):
+    elif not isinstance(weights, Mapping) or not all(isinstance(w, int | float) for w in weights.values()):
         raise InputError(f"class weights are 'balanced' or one number per label, not {weights!r}")
     else:
         unknown = set(weights) - set(names)
