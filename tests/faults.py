@@ -237,7 +237,7 @@ class Command:
     def again(self, place: Path) -> Ended:
         """Give it once more, and return how it ended; that all was done already is as good as done."""
         ended = forked(partial(self.run, place), place)
-        done = ended.code == 2 and ("finished; its figures are in" in ended.err or "holds no run of ours" in ended.err)
+        done = ended.code == 2 and ("finished; its figures are in" in ended.err or "holds a model already" in ended.err)
         return replace(ended, code=0) if done else ended
 
 

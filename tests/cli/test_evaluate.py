@@ -43,7 +43,10 @@ def test_groups_are_measured_on_their_own(calmix: Any, trained: Path, place: Pat
     )
     found = strict(calmix("evaluate", trained, "grouped.csv", "--group", "who", "--json").out)["grouped.csv"]
     assert {name: f["n"] for name, f in found["groups"].items()} == {"ann": 2, "[bold]bob": 1, "": 1}
-    assert "[bold]bob" in calmix("evaluate", trained, "grouped.csv", "--group", "who").out
+    assert "[bold]bob" in calmix("evaluate", trained, "grouped.csv", "--group", "Who ").out
+    ended = calmix("evaluate", trained, "grouped.csv", "--group", "whom", "--no-report")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "--group: no column 'whom'; did you mean 'who'?" in ended.err
 
 
 @pytest.mark.parametrize(

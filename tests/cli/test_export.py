@@ -34,3 +34,12 @@ def test_columns_named_in_training_are_found_again_to_check_on(calmix: Any, odd:
     assert "figures" in json.loads(ended.out)["onnx"]
     ended = calmix("export", odd.run, "--check", odd.file, "--text", "nothing", "--out", "other")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
+
+
+def test_a_model_of_other_data_asks_for_data_to_check_on(calmix: Any, files: Any, checkpoint: Any, place: Path) -> None:
+    words = ("--model", checkpoint("bert"), "--epochs", 1, "--no-report", "--out", "run")
+    assert calmix("train", files["pairs"], *words).code == 0
+    ended = calmix("export", "run", "--out", "onnx")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert ended.err.endswith("give --check FILE\n")
+    assert not (place / "onnx").exists()

@@ -332,3 +332,10 @@ def test_a_background_job_that_ignores_ctrl_c_can_be_terminated() -> None:
             signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_without_a_command_the_help_says_it_all(calmix: Any) -> None:
+    ended = calmix()
+    assert ended.code == 2
+    assert "Usage: " in ended.out
+    assert ended.err == ""

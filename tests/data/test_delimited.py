@@ -1,5 +1,7 @@
 import csv
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -165,3 +167,15 @@ def test_names_and_cells_come_back_whatever_they_hold(tmp_path, names, delimiter
         write_delimited(table, sink, delimiter, guard=False)
     found = read_delimited(tmp_path / "file.csv", delimiter)
     assert found.to_pydict() == table.to_pydict()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in Linux's /proc")
+def test_reading_leaves_no_pool_of_threads_that_a_process_could_die_of_at_its_end(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\n" + "a,1\n" * 100)
+    code = (
+        "import os, pathlib, sys; from calmix.data.delimited import read_delimited as read;"
+        "count = lambda: len(os.listdir('/proc/self/task')); before = count();"
+        "read(pathlib.Path(sys.argv[1]), ','); print(count() - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.csv")], capture_output=True, check=True)
+    assert int(done.stdout) <= 1  # the one that reads

@@ -181,5 +181,5 @@ def test_the_folder_may_be_where_we_stand(
 
 def test_a_folder_in_use_is_refused(classifier: Classifier, tmp_path: Path, checkpoint: Any, new: Examples) -> None:
     shutil.copytree(checkpoint("bert"), tmp_path / "out")
-    with pytest.raises(InputError, match="is not empty"):
+    with pytest.raises(InputError, match="holds a model already"):
         calibrate(classifier, new, out=tmp_path / "out")

@@ -118,6 +118,13 @@ def test_a_folder_with_anything_else_in_it_is_refused(tmp_path: Path) -> None:
             attempt()
 
 
+@pytest.mark.parametrize("name", ["config.json", "member-1"])
+def test_what_wants_an_empty_folder_is_told_of_a_model_there(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("")
+    with pytest.raises(InputError, match="holds a model already; give another --out"), claim_empty(tmp_path):
+        pass
+
+
 def test_what_wants_an_empty_folder_is_told_of_a_run_there(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("")
     with pytest.raises(InputError, match="holds a run already; give another --out"), claim_empty(tmp_path):

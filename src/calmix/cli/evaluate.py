@@ -93,11 +93,13 @@ def evaluate(
 
 def _measured(name: str, found: Any, bins: int, group: str | None) -> dict[str, Any]:
     """Return the figures of one file, and those of its groups."""
+    from calmix.data.columns import named_column
+    from calmix.data.origin import Origin
     from calmix.training import intervals, json_safe, measure, measure_groups
 
     probs, labels, table, *_ = found
-    if group is not None and group not in table.column_names:
-        raise InputError(f"{name}: has no column {group!r} to group by (there are: {', '.join(table.column_names)})")
+    if group is not None:
+        group = named_column(table, Origin(name), group, "--group")
     try:
         figures: dict[str, Any] = measure(probs, labels, bins=bins)
     except InputError as error:

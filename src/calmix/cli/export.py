@@ -50,6 +50,10 @@ def export(
         raise InputError("give texts with choices to check a multiple-choice model on: --check FILE")
     if check is None:
         examples = read_examples(corpus_path("test"), labelled=False)
+        try:
+            classifier.check(examples)
+        except InputError:
+            raise InputError(f"{model}: is not for single texts, as the shipped ones are: give --check FILE") from None
     else:
         examples = read_examples(
             check,

@@ -109,7 +109,8 @@ def _run(arguments: list[str] | None) -> int:
     try:
         code = app(args=arguments, standalone_mode=False)
     except (InputError, _ClickError) as error:
-        return _say(_message(error), 2)
+        message = _message(error)
+        return _say(message, 2) if message else 2
     except TrainingError as error:
         return _say(str(error), 1)
     except BrokenPipeError:
@@ -135,6 +136,8 @@ def _message(error: Any) -> str:
         return str(error.format_message() if isinstance(error, _ClickError) else error)
     context = getattr(error, "ctx", None)
     words = error.format_message().replace("Value error, ", "").removesuffix(".")
+    if not words:  # nothing was given, and the help was printed
+        return ""
     return f"{words} (see {context.command_path if context is not None else 'calmix'} --help)"
 
 

@@ -12,7 +12,7 @@ from calmix.data.origin import Origin, closest, listed, shown
 from calmix.data.texts import is_list
 from calmix.errors import InputError
 
-__all__ = ["Columns", "find_columns", "unread_parts", "with_usual"]
+__all__ = ["Columns", "find_columns", "named_column", "unread_parts", "with_usual"]
 
 _READ = ("text", "text_b", "choices")
 
@@ -122,6 +122,11 @@ def find_columns(
     if id is None:
         id = search.usual(_ID, named, "id", "--id") or search.unique(_ID_IF_UNIQUE, named)
     return Columns(text=text, text_b=text_b, choices=cells, label=label, id=id, votes=votes, image=image)
+
+
+def named_column(table: pa.Table, origin: Origin, name: str, option: str) -> str:
+    """The column that the user named: exactly so, or the only one called so apart from case and blanks."""
+    return _Search(table, origin).require(name, option)
 
 
 def unread_parts(table: pa.Table) -> list[tuple[str, str]]:

@@ -34,7 +34,8 @@ def read_delimited(path: Path, delimiter: str) -> pa.Table:
         delimiter = ";"
         header = _header(path, delimiter)
     options = {
-        "read_options": pa.csv.ReadOptions(block_size=_BLOCK),
+        # A process that ends while Arrow is still ending its threads dies of it, whatever its exit code was to be.
+        "read_options": pa.csv.ReadOptions(block_size=_BLOCK, use_threads=False),
         "parse_options": pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
         "convert_options": pa.csv.ConvertOptions(
             column_types=dict.fromkeys(header, pa.string()),

@@ -139,7 +139,9 @@ def _refuse_occupied(out: Path) -> None:
     found = [p for p in out.iterdir() if p.name != _LOCK]
     # What a command was writing when it was killed, before there was anything else, is nobody's.
     if not all(p.name == PART or is_left_over(p) for p in found):
+        model = any((out / name).exists() for name in ("config.json", "member-1"))
         held = "holds a run already" if (out / RUN).is_file() else "is not empty and holds no run of ours"
+        held = "holds a model already" if model else held
         raise InputError(f"{out}: {held}; give another --out")
     for left in found:
         if left.is_dir():
