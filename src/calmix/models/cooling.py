@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,10 @@ class Cooling:
     def __post_init__(self) -> None:
         if not 0 <= self.slope < float("inf"):
             raise InputError(f"confidence must not rise with the distance from the data: slope is {self.slope}")
+
+    def to(self, device: torch.device) -> "Cooling":
+        """Return the same correction with its tensors on `device`."""
+        return replace(self, centres=self.centres.to(device), whiten=self.whiten.to(device))
 
     def distances(self, features: Tensor) -> Tensor:
         """Return how far each row of features [rows, choices, features] is, in deviations from what is usual."""

@@ -31,6 +31,7 @@ from calmix.models import (
     log_probabilities,
     mean_logits,
 )
+from calmix.models.cooling import cooled
 from calmix.training.launching import from_main
 from calmix.training.reusing import reused
 
@@ -101,15 +102,16 @@ class Teachers:
         readers = []
         for classifier, order in self._ordered(examples):
             beside = classifier.beside
-            more = (beside.recalibrator, beside.dropout, beside.cooling)
+            more = (beside.recalibrator, beside.dropout)
             if not isinstance(classifier, Classifier) or any(part is not None for part in more):
                 raise InputError(
-                    "a teacher that is an ensemble, or has a correction or MC-dropout beside its weights, cannot be "
+                    "a teacher that is an ensemble, or has a recalibrator or MC-dropout beside its weights, cannot be "
                     "asked in each step: let it cache"
                 )
+            cooling = None if beside.cooling is None else beside.cooling.to(accelerator.device)
             columns = None if order is None else torch.from_numpy(order).to(accelerator.device)
             packed = classifier.encode(examples).to(accelerator.device)
-            readers.append((classifier.model.to(accelerator.device), packed, columns))
+            readers.append((classifier.model.to(accelerator.device), packed, columns, cooling))
         widths: dict[tuple[int, int], int] = {}
 
         def width_of(packed: Packed | Pixels, turn: int, width: int) -> int:
@@ -125,9 +127,10 @@ class Teachers:
             shape = step.inputs["input_ids"].shape if "input_ids" in step.inputs else (len(step), 1)
             choices = shape[1] if len(shape) == 3 else None
             found = []
-            for turn, (model, packed, columns) in enumerate(readers):
+            for turn, (model, packed, columns, cooling) in enumerate(readers):
                 inputs = packed.batch(step.rows, width=width_of(packed, turn, shape[-1]), choices=choices)
-                scores = model(**inputs).logits.float()
+                with cooled(model, cooling):
+                    scores = model(**inputs).logits.float()
                 found.append(scores if columns is None else scores[:, columns])
             return mean_logits(found)
 
