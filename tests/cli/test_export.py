@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from pages import DOCS, blocks, commands
+
+from calmix.models import load
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
@@ -43,3 +47,17 @@ def test_a_model_of_other_data_asks_for_data_to_check_on(calmix: Any, files: Any
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert ended.err.endswith("give --check FILE\n")
     assert not (place / "onnx").exists()
+
+
+def test_the_page_about_exporting_is_so(calmix: Any, trained: Path, files: Any, place: Path) -> None:
+    (place / "run").symlink_to(trained)
+    (place / "test.csv").symlink_to(files["test"])
+    names: dict[str, Any] = {}
+    for language, text in blocks((DOCS / "export.md").read_text(encoding="utf-8")):
+        if language == "python":
+            exec(compile(text, "<export>", "exec"), names)
+        for words in commands(text) if not language else ():
+            assert calmix(*words[1:]).code == 0
+    expected = load(trained).predict_proba(["Where is my parcel?", "Great, thanks"])
+    np.testing.assert_allclose(names["probabilities"], expected, atol=1e-5)
+    assert names["labels"] == load(trained).predict(["Where is my parcel?", "Great, thanks"])

@@ -1,6 +1,7 @@
 """From files to a finished run folder."""
 
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -171,6 +172,9 @@ def test_texts_longer_than_the_model_are_cut_and_counted(quick: Any) -> None:
     note = f"train: 2 of 24 texts are longer than {tiny.POSITIONS} tokens and were cut (--max-length)"
     assert note in run.metrics["notes"]
     run = quick("b", max_length=6)
+    told = [note for note in run.metrics["notes"] if "texts are longer than 6 tokens" in note]
+    assert len(told) == 1
+    assert re.match(r"train: \d+ of \d+, dev: \d+ of \d+ texts are longer", told[0])
     assert calmix.load(run.folder).tokenizer.model_max_length == 6
 
 

@@ -67,8 +67,7 @@ def evaluate(
     else:
         config |= {"ensemble": ensemble or None, "mc_dropout": mc_dropout, "dropout": dropout}
         asked = unfamiliar(ood or [])
-        for file in (*(files or []), *(file for file in asked.values() if file)):
-            check_there(file)
+        check_there(*(files or []), *(file for file in asked.values() if file))
         classifier = predictor(model, ensemble, mc_dropout, dropout)
         columns = {"text": text, "text_b": text_b, "choices": choices, "label": label, "usual": classifier.columns}
         sources = _from_model(classifier, files or [], columns, as_json)

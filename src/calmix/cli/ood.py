@@ -47,6 +47,7 @@ def ood(
     Example: `calmix ood plain=run-a mixup=run-b --test test.csv --ood random-tokens --ood news=news.csv`
     """
     from calmix.data import read_examples
+    from calmix.data.reading import check_there
     from calmix.models import identity, load
     from calmix.models.classifier import checkpoint_of
     from calmix.training.comparing import compare_unfamiliar, comparison_table
@@ -59,6 +60,7 @@ def ood(
         raise InputError("--dropout is the rate of --mc-dropout N: give both")
     named = [_named(word) for word in models]
     asked = unfamiliar(ood)
+    check_there(test, *(file for file in asked.values() if file))
     first = load(named[0][1])
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "usual": first.columns}
     examples = read_examples(test, label_names=first.label_names or None, label=label, split="test", **columns)

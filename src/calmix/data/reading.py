@@ -79,10 +79,11 @@ def read_examples(
     return examples_from_table(table, columns, origin, label_names=label_names, may_be_missing=labelled is None)
 
 
-def check_there(source: str) -> None:
+def check_there(*sources: str) -> None:
     """Refuse a file that is not there, before anything is loaded for it; a hub data set may be."""
-    if not os.path.exists(source) and not names_hub(source):
-        raise InputError(f"{source}: no such file")
+    for source in sources:
+        if not os.path.exists(source) and not names_hub(source):
+            raise InputError(f"{source}: no such file")
 
 
 def names_hub(source: str) -> bool:

@@ -160,7 +160,7 @@ class Dynamics:
         if missing:
             raise InputError(
                 f"{len(missing)} of {len(ids)} samples have no recorded dynamics ({missing[0]!r} is the first); "
-                "record them on the same training set"
+                "record them on the same training set (a run that split its dev data off has none of those)"
             )
         return self.take([row_of[name] for name in ids])
 

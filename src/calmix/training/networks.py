@@ -97,11 +97,9 @@ def _for_texts(pretrained: str, sets: Mapping[str, Examples], seed: int, max_len
         )
         for name, examples in sets.items()
     }
-    notes = word_notes(pretrained, network) + [
-        f"{name}: {p.truncated} of {len(p)} texts are longer than {limit} tokens and were cut (--max-length)"
-        for name, p in packed.items()
-        if p.truncated
-    ]
+    notes = word_notes(pretrained, network)
+    if cut := [f"{name}: {p.truncated} of {len(p)}" for name, p in packed.items() if p.truncated]:
+        notes = [*notes, f"{', '.join(cut)} texts are longer than {limit} tokens and were cut (--max-length)"]
     return Loaded(network, tokenizer, packed, fill_tokens(tokenizer), notes)
 
 
