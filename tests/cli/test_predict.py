@@ -116,3 +116,19 @@ def test_a_file_is_read_before_the_model_is_loaded(
     ended = calmix("predict", odd.run, "bad.csv")
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert "no column looks like the text" in ended.err
+
+
+def test_rows_are_in_the_order_of_the_file_and_their_probabilities_sum_to_one(
+    calmix: Any, trained: Path, place: Path
+) -> None:
+    texts = ["the cat saw rain and snow " * 9, "bread", "my dog", "the cat saw rain", "bread " * 5]
+    (place / "new.csv").write_text("ticket,text\n" + "".join(f"t{9 - k},{text}\n" for k, text in enumerate(texts)))
+    words = ("predict", trained, "new.csv", "--id", "ticket", "--abstain", "--out")
+    assert calmix(*words, "answers.csv").code == 0
+    found = rows_of((place / "answers.csv").read_text())
+    assert [row["id"] for row in found] == ["t9", "t8", "t7", "t6", "t5"]
+    names = ["id", "predicted", "confidence", "p_animal", "p_food", "p_weather", "accepted", "possible"]
+    assert list(found[0]) == names
+    assert [row["predicted"] for row in found] == load(trained).predict(texts)
+    for row in found:
+        assert sum(float(row[name]) for name in names[3:6]) == pytest.approx(1)
