@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from calmix.data import read_table
 from calmix.models import load
+from calmix.training import prediction_tables
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
@@ -132,3 +135,27 @@ def test_rows_are_in_the_order_of_the_file_and_their_probabilities_sum_to_one(
     assert [row["predicted"] for row in found] == load(trained).predict(texts)
     for row in found:
         assert sum(float(row[name]) for name in names[3:6]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_the_columns_of_the_file_can_stand_before_the_predictions(
+    calmix: Any, trained: Path, place: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    (place / "new.csv").write_text(
+        'id,text,"a, b",predicted,predicted_\n1,the cat,=1,x,y\n2,bread,,x,y\n3,my dog,é,x,y\n'
+    )
+    monkeypatch.setattr("calmix.training.prediction_tables", partial(prediction_tables, rows=2))
+    assert calmix("predict", trained, "new.csv", "--with-columns", "--out", f"p.{suffix}").code == 0
+    found = read_table(place / f"p.{suffix}").to_pydict()
+    own = ["id_", "text", "a, b", "predicted__", "predicted_"]
+    assert list(found) == [*own, "id", "predicted", "confidence", "p_animal", "p_food", "p_weather"]
+    assert found["id"] == found["id_"] == ["1", "2", "3"]
+    assert found["a, b"] == ["'=1" if suffix == "csv" else "=1", "", "é"]
+    assert found["predicted"] == load(trained).predict(["the cat", "bread", "my dog"])
+
+
+def test_what_is_no_table_has_no_columns_to_write(calmix: Any, trained: Path, place: Path) -> None:
+    (place / "images").mkdir()
+    ended = calmix("predict", trained, "images", "--with-columns")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert "is no table" in ended.err

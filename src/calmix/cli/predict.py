@@ -1,6 +1,6 @@
 """`calmix predict`: labels and calibrated probabilities for a file of texts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +11,8 @@ from calmix.cli.showing import note, working_bar
 from calmix.errors import InputError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from calmix.data import Examples
 
 __all__ = ["predict"]
@@ -28,6 +30,9 @@ def predict(
         typer.Option("--abstain", help="Say which predictions to accept and which labels are possible (--guarantee)."),
     ] = False,
     id: Annotated[str | None, typer.Option(help="Column with a unique id.")] = None,
+    with_columns: Annotated[
+        bool, typer.Option("--with-columns", help="Write the columns of FILE, too, before the predictions.")
+    ] = False,
     precision: Annotated[
         Literal["fp32", "bf16"],
         typer.Option(help="bf16 is faster where the hardware has it, and changes the third digit."),
@@ -45,6 +50,7 @@ def predict(
     if out is not None:
         check_writable(out)
     check_there(file)
+    own = _own_columns(file) if with_columns else None
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "id": id}
 
     def read(usual: Mapping[str, str]) -> "Examples":
@@ -61,9 +67,42 @@ def predict(
 
     with working_bar("predicting", len(examples), quiet=False) as bar:
         tables = prediction_tables(examples, classifier, guarantees=abstain, progress=bar)
+        tables = tables if own is None else _beside(own, tables)
         if out is None:
             print_csv(tables)
         else:
             write_tables(tables, out)
     if abstain and classifier.beside.threshold is not None and classifier.beside.threshold.threshold is None:
         note("nothing is accepted: the accuracy asked for with --guarantee could not be promised")
+
+
+def _own_columns(file: str) -> "pa.Table":
+    """Return the table as it is; refuse what has none, or none that every format holds."""
+    import pyarrow as pa
+
+    from calmix.data import read_table
+    from calmix.data.reading import names_hub
+
+    if Path(file).is_dir() or names_hub(file):
+        raise InputError(f"{file}: is no table, so --with-columns has nothing to write")
+    table = read_table(file)
+    if any(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in table.schema.types):
+        raise InputError(f"{file}: has bytes in it, which --with-columns does not copy")
+    return table
+
+
+def _beside(own: "pa.Table", tables: Iterable["pa.Table"]) -> Iterator["pa.Table"]:
+    """Yield predictions after the columns of their rows; one called as a prediction's is gets an underscore."""
+    import pyarrow as pa
+
+    start = 0
+    for table in tables:
+        part = own.slice(start, table.num_rows)
+        start += table.num_rows
+        names: dict[str, None] = {}
+        for name in part.column_names:
+            free = name
+            while free in table.column_names or free in names or (free != name and free in part.column_names):
+                free += "_"
+            names[free] = None
+        yield pa.Table.from_arrays([*part.columns, *table.columns], names=[*names, *table.column_names])
