@@ -1,6 +1,7 @@
 """What all tests share: one torch thread, no network, and tiny checkpoints of every architecture."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -21,6 +22,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Two runs that are compared must not decide differently what is faster.
 os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
 sys.path.insert(0, str(Path(__file__).parent))  # for `import tiny`
+# Whoever runs tests in the background may have had Ctrl-C ignored, for every process a test starts, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Checkpoint = Callable[..., Path]
 
