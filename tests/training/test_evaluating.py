@@ -40,7 +40,15 @@ def test_intervals_are_those_of_the_bootstrap(rows: int) -> None:
     named |= {name: partial(getattr(metrics, name), bins=7) for name in ("ece", "oe")}
     for name, metric in named.items():
         expected = metrics.bootstrap(metric, probs, labels, n=50, generator=3)
-        assert found[name] == pytest.approx([max(0, expected.low), expected.high], abs=1e-12), name
+        most = {"nll": np.inf, "brier": 2.0}.get(name, 1.0)
+        assert found[name] == pytest.approx([max(0, expected.low), min(expected.high, most)], abs=1e-12), name
+
+
+def test_no_interval_leaves_what_its_figure_can_be() -> None:
+    probs = np.array([[0.96, 0.04]] * 40)
+    nearly_all = intervals(probs, np.array([0] * 39 + [1]))
+    assert nearly_all["accuracy"][1] == 1
+    assert nearly_all["accuracy"][0] < 0.975
 
 
 def test_differences_are_those_of_the_paired_bootstrap() -> None:

@@ -30,6 +30,7 @@ from calmix.calibration.confidence import confidences
 __all__ = ["DECISIVE", "differences", "intervals", "json_safe", "measure", "measure_groups"]
 
 DECISIVE = ("accuracy", "ece", "oe", "nll", "brier")
+_MOST = (1.0, 1.0, 1.0, np.inf, 2.0)
 """The figures that decisions hang on: they have intervals."""
 
 # Counts of draws kept for the next set of as many rows: 32 MiB.
@@ -63,10 +64,10 @@ def intervals(
     # A certain mistake has an infinite NLL, and so no interval.
     with np.errstate(invalid="ignore"):
         low, high = np.quantile(values, [0.025, 0.975], axis=0) - (values.mean(axis=0) - estimate)
-    # None of them is negative, and 0 has no sign.
+    # None of them is negative, and 0 has no sign; moved by the bias, a bound may have left what the figure can be.
     return {
-        name: [0.0 if bound <= 0 else float(bound) for bound in bounds]
-        for name, *bounds in zip(DECISIVE, low, high, strict=True)
+        name: [0.0 if bound <= 0 else float(np.minimum(bound, most)) for bound in bounds]
+        for name, most, *bounds in zip(DECISIVE, _MOST, low, high, strict=True)
     }
 
 
