@@ -43,10 +43,8 @@ def take(name: str, outcome: Path, folder: Path) -> None:
         run["model"] = Path(run["model"]).name
     write_json(folder / "about.json", about)
     write_text(folder / "study.md", (outcome / "study.md").read_text(encoding="utf-8"))
-    for file, table in {
-        "study.parquet": read_table(outcome / "study.parquet"),
-        "tables.parquet": pa.Table.from_pylist(found["tables"]),
-    }.items():
+    for file in ("study.parquet", "tables.parquet"):
+        table = read_table(outcome / file)
         names = pa.array([Path(model).name for model in table["model"].to_pylist()])
         write_table(table.set_column(table.column_names.index("model"), "model", names), folder / file)
     print(f"results/{name}: {sum(run['status'] == 'finished' for run in found['runs'])} runs")

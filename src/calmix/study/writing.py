@@ -32,8 +32,9 @@ def write_outcome(
 ) -> None:
     """Write all that a study has come to so far to its folder."""
     write_table(figures_table(rows), out / "study.parquet")
+    entries = entries_table(tables)
     for kind in ("csv", "parquet"):
-        write_table(entries_table(tables), out / f"tables.{kind}")
+        write_table(entries, out / f"tables.{kind}")
     write_text(out / "study.md", markdown(plan, storage, tables))
     write_text(out / "study.tex", latex(tables))
     write_json(out / "study.json", _everything(plan, storage, rows, tables))

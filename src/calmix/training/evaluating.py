@@ -30,8 +30,10 @@ from calmix.calibration.confidence import confidences
 __all__ = ["DECISIVE", "differences", "intervals", "json_safe", "measure", "measure_groups"]
 
 DECISIVE = ("accuracy", "ece", "oe", "nll", "brier")
-_MOST = (1.0, 1.0, 1.0, np.inf, 2.0)
 """The figures that decisions hang on: they have intervals."""
+
+# The most each of them can be.
+_MOST = (1.0, 1.0, 1.0, np.inf, 2.0)
 
 # Counts of draws kept for the next set of as many rows: 32 MiB.
 _KEPT_DRAWS = 4_000_000
