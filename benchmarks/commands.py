@@ -1,0 +1,119 @@
+"""What one waits for at the shell: the first step of `calmix train`, and seeds as commands of their own or as a study.
+
+    python benchmarks/commands.py --data pairs.jsonl --model minilm --rows 20000 --seeds 10
+
+Every time is that of a process from its start: importing, reading, tokenising, capturing, training, judging, writing.
+The first step is over when the device has done it. Of the commands two are made and their mean stands for all; the
+study, one command for all seeds, makes its tables, too.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow as pa
+from common import device_name
+
+from calmix.data import read_table
+from calmix.data.corpus import corpus_path
+
+# Runs the command line until a step has been made, and says when that was.
+UNTIL_FIRST_STEP = """
+import os, sys, time
+import torch
+from calmix.training import stepping
+made = stepping.Stepper.step
+def step(*given):
+    made(*given)
+    if torch.cuda.is_available(): torch.cuda.synchronize()
+    print("first step at", time.time(), flush=True)
+    os._exit(0)
+stepping.Stepper.step = step
+from calmix.cli import main
+sys.exit(main())
+"""
+
+
+def command(*words: str) -> float:
+    """Run calmix with these words in a new process and return the seconds that it took."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "calmix", *words], check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
+
+
+def first_step(*words: str) -> float:
+    """Return the seconds from starting a process to the end of its first step."""
+    began = time.time()
+    code = [sys.executable, "-c", UNTIL_FIRST_STEP, *words]
+    told = subprocess.run(code, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return float(told.split("first step at ")[1].split()[0]) - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default=str(corpus_path("train")))
+    parser.add_argument("--model", default="minilm")
+    parser.add_argument("--recipe", default="erm")
+    parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    table = read_table(asked.data).slice(0, asked.rows + 2000)
+    cut = min(1000, len(table) // 4)
+    splits = {"test": table.slice(0, cut), "dev": table.slice(cut, cut), "train": table.slice(2 * cut)}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for name, rows in splits.items():
+            write(rows, folder / f"{name}.jsonl")
+        files = [str(folder / "train.jsonl"), "--dev", str(folder / "dev.jsonl"), "--test", str(folder / "test.jsonl")]
+        same = ["--model", asked.model, "--recipe", asked.recipe, "--epochs", str(asked.epochs), "--batch-size", "32"]
+        waits = [first_step("train", *files, *same, "--out", str(folder / f"wait-{n}")) for n in range(2)]
+        print(f"{device_name()}: first step {waits[0]:.1f} and {waits[1]:.1f} s after starting", flush=True)
+        runs = [command("train", *files, *same, "--seed", str(n), "--out", str(folder / f"run-{n}")) for n in range(2)]
+        one = statistics.mean(runs)
+        print(f"calmix train: {runs[0]:.1f} and {runs[1]:.1f} s", flush=True)
+        (folder / "study.toml").write_text(study(asked), encoding="utf-8")
+        where = ["--out", str(folder / "study"), "--data", str(folder)]
+        together = command("study", str(folder / "study.toml"), *where)
+        share = together / (asked.seeds * one)
+        print(f"calmix study, {asked.seeds} seeds: {together:.1f} s, {share:.2f} of as many commands", flush=True)
+    if asked.json:
+        found = {
+            "device": device_name(),
+            "processors": os.cpu_count(),
+            "rows": len(splits["train"]),
+            "epochs": asked.epochs,
+            "recipe": asked.recipe,
+            "first_step_seconds": waits,
+            "train_seconds": runs,
+            "seeds": asked.seeds,
+            "study_seconds": together,
+            "share_of_commands": share,
+        }
+        asked.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+def write(rows: pa.Table, path: Path) -> None:
+    """Write rows as JSON Lines."""
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())
+
+
+def study(asked: argparse.Namespace) -> str:
+    """Return the same runs as a study."""
+    return (
+        f'tasks = ["these"]\nmodels = ["{Path(asked.model).resolve() if Path(asked.model).exists() else asked.model}"]\n'
+        f"seeds = {asked.seeds}\n[training]\nepochs = {asked.epochs}\nbatch_size = 32\n"
+        f'[task.these]\ntrain = "train.jsonl"\ndev = "dev.jsonl"\ntest = "test.jsonl"\n[[method]]\nrecipe = "{asked.recipe}"\n'
+    )
+
+
+if __name__ == "__main__":
+    main()
