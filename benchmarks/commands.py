@@ -108,10 +108,12 @@ def write(rows: pa.Table, path: Path) -> None:
 
 def study(asked: argparse.Namespace) -> str:
     """Return the same runs as a study."""
+    model = Path(asked.model).resolve() if Path(asked.model).exists() else asked.model
+    files = "".join(f'{split} = "{split}.jsonl"\n' for split in ("train", "dev", "test"))
     return (
-        f'tasks = ["these"]\nmodels = ["{Path(asked.model).resolve() if Path(asked.model).exists() else asked.model}"]\n'
-        f"seeds = {asked.seeds}\n[training]\nepochs = {asked.epochs}\nbatch_size = 32\n"
-        f'[task.these]\ntrain = "train.jsonl"\ndev = "dev.jsonl"\ntest = "test.jsonl"\n[[method]]\nrecipe = "{asked.recipe}"\n'
+        f'tasks = ["these"]\nmodels = ["{model}"]\nseeds = {asked.seeds}\n'
+        f"[training]\nepochs = {asked.epochs}\nbatch_size = 32\n"
+        f'[task.these]\n{files}[[method]]\nrecipe = "{asked.recipe}"\n'
     )
 
 

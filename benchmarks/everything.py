@@ -67,6 +67,11 @@ def of_seeds(found: dict[str, Any]) -> Iterator[Ratio]:
             yield f"{count} seeds together, whole time", "as many runs", figures["share_of_separate_runs"]
 
 
+def of_commands(found: dict[str, Any]) -> Iterator[Ratio]:
+    """Time of a study of several seeds."""
+    yield f"calmix study of {found['seeds']} seeds, time", "as many calmix train", found["share_of_commands"]
+
+
 def of_prediction(found: dict[str, Any]) -> Iterator[Ratio]:
     """Texts per second."""
     for name, figures in found["results"].items():
@@ -140,6 +145,7 @@ BENCHMARKS = {
     "limits": Benchmark(of_limits, ["--warmup", "2", "--steps", "5", "--side", "512"]),
     "guided": Benchmark(of_guided, ["--rows", "200", "--epochs", "2", "--rounds", "1"]),
     "seeds": Benchmark(of_seeds, ["--rows", "200", "--epochs", "1", "--seeds", "2"], where=("cuda",)),
+    "commands": Benchmark(of_commands, ["--rows", "200", "--epochs", "1", "--seeds", "2"], where=("cuda",)),
     "distillation": Benchmark(of_distillation, ["--warmup", "3", "--steps", "3", "--rounds", "3"]),
     "prediction": Benchmark(of_prediction, ["--rows", "64", "--batch-sizes", "1,8"]),
     "images": Benchmark(

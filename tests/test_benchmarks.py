@@ -18,6 +18,9 @@ KEPT = {
     "images": "h200-images",
     "metrics": "cpu-metrics",
     "study": "cpu-study",
+    "seeds": "h200-seeds",
+    "commands": "h200-commands",
+    "guided": "h200-auto",
     "growth": "cpu-growth",
 }
 """Benchmark → the results of it that are kept."""
