@@ -7,7 +7,7 @@ import pytest
 import tiny
 
 from calmix.calibration import ood_auroc
-from calmix.models import Dropout, load
+from calmix.models import Dropout, classifier, load
 from calmix.training.comparing import compare_unfamiliar, comparison_table
 from calmix.training.unfamiliar import ask
 
@@ -49,3 +49,25 @@ def test_ensembles_are_compared_too(checkpoint: Any) -> None:
     found = compare_unfamiliar([("e", "x", both)], tiny.examples(6), {"o": tiny.examples(6, seed=1)}, passes=2)
     assert list(found.figures) == ["e", "e +dropout"]
     assert "negative_energy" not in found.figures["e"]["data"]["o"]
+
+
+def test_what_models_read_alike_is_made_ready_once(
+    quick: Any, image_checkpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def counted(kind: str) -> Any:
+        make = getattr(classifier, kind)
+        return lambda *given, **options: made.append(kind) or make(*given, **options)
+
+    for kind in ("encode", "pack_images"):
+        monkeypatch.setattr(classifier, kind, counted(kind))
+    compare_unfamiliar(
+        [("a", "x", load(quick().folder))], tiny.examples(6), {"o": tiny.examples(6)}, passes=2, rate=0.4
+    )
+    assert made == ["encode"] * 2  # as trained, calibrated and with dropout
+    made.clear()
+    folder = image_checkpoint("resnet")
+    models = [("a", "x", load(folder)), ("b", "y", load([folder, folder]))]
+    compare_unfamiliar(models, tiny.images(6), {"o": tiny.images(6, seed=1)})
+    assert made == ["pack_images"] * 2  # all of them, and an ensemble's members

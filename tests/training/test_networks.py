@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,10 @@ import tiny
 import torch
 
 from calmix.data import Examples
+from calmix.data.reusing import reusing
 from calmix.errors import InputError
 from calmix.models import Packed, Pixels, Preparation
 from calmix.training.networks import load_network
-from calmix.training.reusing import reusing
 
 Checkpoint = Callable[..., Path]
 
@@ -88,3 +89,15 @@ def test_a_config_says_which_columns_were_named_this_time(checkpoint: Checkpoint
     first.reader.save_pretrained(tmp_path / "trained")
     again = load_network(str(tmp_path / "trained"), sets, seed=0, max_length=8)
     assert again.network.config.calmix_columns == {}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("lengths", [(32, 8), (8, 32)])
+def test_runs_that_share_equal_those_alone(quick: Any, outcome: Any, tmp_path: Path, lengths: tuple[int, int]) -> None:
+    for length in lengths:
+        quick(f"alone-{length}", max_length=length)
+    with reusing():
+        for length in lengths:
+            quick(f"together-{length}", max_length=length)
+    for length in lengths:
+        alone, together = (outcome(tmp_path / f"{name}-{length}") for name in ("alone", "together"))
+        assert alone == together

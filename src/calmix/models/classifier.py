@@ -15,6 +15,7 @@ from torch import nn
 from calmix.calibration import Recalibrator
 from calmix.data import Examples
 from calmix.data.remembering import COLUMNS, role_names
+from calmix.data.reusing import reused
 from calmix.errors import InputError
 from calmix.models.anatomy import reads_pixels
 from calmix.models.averaging import LEAST
@@ -95,8 +96,11 @@ class Classifier:
         """Return examples as this model reads them."""
         self.check(examples)
         if examples.kind == "image":
-            return pack_images(examples, self.tokenizer)
-        return encode(examples, self.tokenizer, max_length=usable_length(self.tokenizer, self.model.config, None))
+            # Networks of one kind prepare images alike: many of them can share what was decoded.
+            return reused("pixels read", (examples, self.tokenizer), lambda: pack_images(examples, self.tokenizer))
+        most = usable_length(self.tokenizer, self.model.config, None)
+        make = lambda: encode(examples, self.tokenizer, max_length=most)  # noqa: E731
+        return reused("tokens read", (examples, self.tokenizer, most), make)
 
     def logits(self, examples: Examples, *, progress: Callable[[int], None] | None = None) -> NDArray[np.float32]:
         """Return the logits of examples; choices a row does not have are −inf.

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from calmix.data import Examples, write_json
+from calmix.data.reusing import reusing
 from calmix.errors import InputError
 from calmix.models.anatomy import reads_pixels
 from calmix.models.averaging import columns_for, mean_logits
@@ -84,13 +85,14 @@ class Ensemble:
     def logits(self, examples: Examples, *, progress: Callable[[int], None] | None = None) -> NDArray[np.float32]:
         """Return the logarithm of the members' mean probabilities, each as it was calibrated."""
         found = []
-        for member in self.members:
-            # Rows are told as done when the last member has seen them.
-            last = progress if member is self.members[-1] else None
-            scores = log_probabilities(member.logits(examples, progress=last), member.beside.recalibrator)
-            if self.label_names:
-                scores = scores[:, columns_for(self.label_names, member.label_names)]
-            found.append(torch.from_numpy(np.ascontiguousarray(scores)))
+        with reusing():
+            for member in self.members:
+                # Rows are told as done when the last member has seen them.
+                last = progress if member is self.members[-1] else None
+                scores = log_probabilities(member.logits(examples, progress=last), member.beside.recalibrator)
+                if self.label_names:
+                    scores = scores[:, columns_for(self.label_names, member.label_names)]
+                found.append(torch.from_numpy(np.ascontiguousarray(scores)))
         return np.asarray(mean_logits(found).numpy())
 
     def probabilities(

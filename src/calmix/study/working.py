@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from calmix.data import write_json
+from calmix.data.reusing import reusing
 from calmix.report.titles import model_title
 from calmix.study.executing import Failure, Job, execute, is_untrimmed, job_of, trim
 from calmix.study.grid import Library, Plan, Spec
 from calmix.training import Progress
 from calmix.training.folder import Busy, is_finished, is_untidy, locked, tidy
-from calmix.training.reusing import reusing
 
 __all__ = ["State", "Storage", "work"]
 

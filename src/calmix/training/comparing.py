@@ -10,6 +10,7 @@ import torch
 
 from calmix.calibration import accuracy, ece
 from calmix.data import Examples
+from calmix.data.reusing import reusing
 from calmix.models import Beside, Classifier, Dropout, Ensemble, Predictor, folded_temperature
 from calmix.training.unfamiliar import SCORES, Said, ask, separation
 
@@ -42,12 +43,14 @@ def compare_unfamiliar(
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     each: dict[str, list[tuple[str, dict[str, Said]]]] = {}
-    for name, run, model in models:
-        for stage, variant in _stages(model, passes, rate):
-            variant.to(device)
-            said = {data: ask(variant, rows, progress=progress) for data, rows in ({"test": inside} | outside).items()}
-            variant.to("cpu")
-            each.setdefault(f"{name}{stage}", []).append((run, said))
+    with reusing():  # nobody tokenises or decodes again what another has
+        for name, run, model in models:
+            for stage, variant in _stages(model, passes, rate):
+                variant.to(device)
+                sets = {"test": inside} | outside
+                said = {data: ask(variant, rows, progress=progress) for data, rows in sets.items()}
+                variant.to("cpu")
+                each.setdefault(f"{name}{stage}", []).append((run, said))
     figures = {name: _figures(runs, inside) for name, runs in each.items()}
     whole = [(name, data, found) for name, runs in each.items() for _, said in runs for data, found in said.items()]
     return Comparison(whole, figures)

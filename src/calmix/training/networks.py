@@ -11,6 +11,7 @@ from torch import nn
 
 from calmix.data import Examples
 from calmix.data.remembering import COLUMNS
+from calmix.data.reusing import reused
 from calmix.errors import InputError
 from calmix.mixing import fill_tokens
 from calmix.models import (
@@ -28,7 +29,6 @@ from calmix.models import (
     usable_length,
     word_notes,
 )
-from calmix.training.reusing import reused
 
 __all__ = ["Loaded", "load_network"]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from calmix.data.reusing import reused
 from calmix.errors import InputError
 from calmix.mixing import Recipe, choose
 from calmix.models import Augment, identity, resolve
@@ -37,7 +38,6 @@ from calmix.training.networks import load_network
 from calmix.training.optimising import OptimizerName, Schedule, check_hyper
 from calmix.training.preparing import ClassWeights, Sets, Source, class_weights_of, prepare_sets
 from calmix.training.rehearsing import rehearse_run
-from calmix.training.reusing import reused
 from calmix.training.selecting import Selection
 from calmix.training.teachers import Teacher, lesson_of, load_teachers, rehearsed_lesson
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from calmix.data import Examples, hygiene_lines, read_examples, split_examples
 from calmix.data.columns import with_usual
+from calmix.data.reusing import reused
 from calmix.errors import InputError
-from calmix.training.reusing import reused
 
 if TYPE_CHECKING:
     from calmix.training.teachers import Teachers

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calmix.data import Examples, read_table, write_table
+from calmix.data.reusing import reused
 from calmix.errors import InputError
 from calmix.mixing import TEACHER, Recipe, Signal, Step
 from calmix.models import (
@@ -33,7 +34,6 @@ from calmix.models import (
 )
 from calmix.models.cooling import cooled
 from calmix.training.launching import from_main
-from calmix.training.reusing import reused
 
 __all__ = [
     "Teacher",

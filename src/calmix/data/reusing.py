@@ -1,4 +1,4 @@
-"""What many runs in one process share, made once: loaded models, tokenised texts, what teachers said, hashes."""
+"""What many runs or models in one process share, made once: networks, tokens, pixels, what teachers said, hashes."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
@@ -18,7 +18,10 @@ _KEPT: ContextVar[dict[str, OrderedDict[Hashable, Any]] | None] = ContextVar("ke
 
 @contextmanager
 def reusing() -> Iterator[None]:
-    """Inside the block, what `reused` makes is kept for the runs that follow."""
+    """Inside the outermost such block, what `reused` makes is kept for those who ask again."""
+    if _KEPT.get() is not None:
+        yield
+        return
     token = _KEPT.set({})
     try:
         yield
