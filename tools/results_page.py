@@ -58,7 +58,7 @@ def section(name: str, folder: Path) -> str:
     models = ", ".join(model_title(model) for model in about["study"]["models"])
     made = f"`calmix study studies/{name}.toml --out {name}`, {models}, seeds "
     made += f"{', '.join(map(str, about['study']['seeds']))}; calmix {about['calmix']}, "
-    places = [f"torch {found['torch']} on {found.get('gpu', found['machine'])}" for found in about["made_with"]]
+    places = [f"torch {found['torch']}{_place(found)}" for found in about["made_with"]]
     if len(places) > 1:
         places = [f"{found['runs']} runs with {p}" for found, p in zip(about["made_with"], places, strict=True)]
     made += "; ".join(places)
@@ -70,6 +70,13 @@ def section(name: str, folder: Path) -> str:
     return "\n\n".join(
         [f"## {title.removeprefix('# ')}", f"{made}.", *([said] if said else []), head.strip(), *shown, ""]
     )
+
+
+def _place(found: dict[str, Any]) -> str:
+    """Return what runs were made on; those of the first versions did not write down their GPU."""
+    if "gpu" in found:
+        return f" on {found['gpu']}"
+    return f" on {found['machine']}" if "+cpu" in found["torch"] else ", no name of the GPU kept"
 
 
 def counted(folders: Sequence[Path]) -> str:
