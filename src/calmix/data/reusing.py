@@ -29,7 +29,9 @@ def reusing() -> Iterator[None]:
         _KEPT.reset(token)
 
 
-def reused(kind: str, key: Hashable, make: Callable[[], T], *, copied: Callable[[T], T] | None = None) -> T:
+def reused(
+    kind: str, key: Hashable, make: Callable[[], T], *, copied: Callable[[T], T] | None = None, most: int = _MOST
+) -> T:
     """Return what `make` makes, or made before for this key; `copied` makes a copy of it that may be changed."""
     kept = _KEPT.get()
     if kept is None:
@@ -37,7 +39,7 @@ def reused(kind: str, key: Hashable, make: Callable[[], T], *, copied: Callable[
     shelf: OrderedDict[Hashable, T] = kept.setdefault(kind, OrderedDict())
     if key not in shelf:
         shelf[key] = make()
-        while len(shelf) > _MOST:
+        while len(shelf) > most:
             shelf.popitem(last=False)
     shelf.move_to_end(key)
     return shelf[key] if copied is None else copied(shelf[key])

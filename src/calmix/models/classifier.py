@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ __all__ = [
 
 KIND = "calmix_kind"
 """Where a config keeps what the model was trained on: `text`, `pair` or `image`. Others' models do not say."""
+# Data sets that are kept as a model reads them, for other models: as many as one is likely to be compared on.
+_SETS = 8
 _WORDS = {"text": "single texts", "pair": "pairs of texts (see --text-b)", "image": "images"}
 
 Text = str | tuple[str, str] | tuple[str, Sequence[str]] | Path | bytes | NDArray[np.uint8]
@@ -97,10 +100,11 @@ class Classifier:
         self.check(examples)
         if examples.kind == "image":
             # Networks of one kind prepare images alike: many of them can share what was decoded.
-            return reused("pixels read", (examples, self.tokenizer), lambda: pack_images(examples, self.tokenizer))
+            make = partial(pack_images, examples, self.tokenizer)
+            return reused("pixels read", (examples, self.tokenizer), make, most=_SETS)
         most = usable_length(self.tokenizer, self.model.config, None)
-        make = lambda: encode(examples, self.tokenizer, max_length=most)  # noqa: E731
-        return reused("tokens read", (examples, self.tokenizer, most), make)
+        read = partial(encode, examples, self.tokenizer, max_length=most)
+        return reused("tokens read", (examples, self.tokenizer, most), read, most=_SETS)
 
     def logits(self, examples: Examples, *, progress: Callable[[int], None] | None = None) -> NDArray[np.float32]:
         """Return the logits of examples; choices a row does not have are −inf.
