@@ -31,7 +31,7 @@ def map_(
         int | None, typer.Option(help="Passes over the data; the map is read off all of them. Default: 3, or 30.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per update. Default: 32, or 128.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Peak learning rate. Default: 5e-5, or 0.1.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate. Default: 5e-5, or 0.02.")] = None,
     max_length: Annotated[int, typer.Option(help="Tokens per text at most.")] = 256,
     image_size: Annotated[
         int | None,

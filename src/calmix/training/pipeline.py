@@ -122,7 +122,7 @@ def stages(
         epochs: passes over the training data: 3, or 30.
         batch_size: samples per update, over all processes and accumulated parts: 32, or 128.
         optimizer: `adamw`, or `sgd` with Nesterov momentum 0.9.
-        lr: peak learning rate: 5e-5, or 0.1. The papers: 1e-5 or 2e-5 for BERT- and RoBERTa-base.
+        lr: peak learning rate: 5e-5, or 0.02. The papers: 1e-5 or 2e-5 for BERT- and RoBERTa-base.
         weight_decay: 0, or 5e-4. AdamW's is not applied to biases and norms.
         warmup: share of the steps over which the learning rate rises: 0.1, or 0.
         schedule: what it does afterwards: `linear` to 0, or `steps`, halved after 1, 30, 60 and 80 % of the steps.
