@@ -76,7 +76,8 @@ def _place(found: dict[str, Any]) -> str:
     """Return what runs were made on; those of the first versions did not write down their GPU."""
     if "gpu" in found:
         return f" on {found['gpu']}"
-    return f" on {found['machine']}" if "+cpu" in found["torch"] else " on an H200, by our word: the first versions did not write down the GPU"
+    word = " on an H200, by our word: the first versions did not write down the GPU"
+    return f" on {found['machine']}" if "+cpu" in found["torch"] else word
 
 
 def counted(folders: Sequence[Path]) -> str:
