@@ -76,7 +76,8 @@ def test_every_study_that_is_shipped_can_be_read_and_its_rows_are_the_papers(pat
     from calmix.study.asking import read_study
 
     study = read_study(path)
-    assert any(method.of and method.members >= 3 for method in study.methods)
+    # Five, as deep ensembles are usually judged; the one of the shipped corpus is made on a laptop.
+    assert {method.members for method in study.methods if method.of} == {3 if path.stem == "desk" else 5}
     if study.paper is not None:
         ours = {(method.name, task.name) for method in study.methods for task in study.tasks}
         theirs = {(key[0], key[1]) for key in study.paper.values}
