@@ -54,7 +54,8 @@ def test_each_study_that_has_an_outcome_is_a_section(tool: Any, finished: Any, t
 def test_every_model_has_its_tables_and_some_papers_have_more_of_them(tool: Any, tmp_path: Path) -> None:
     runs = [
         {"torch": "2.11", "machine": "Linux", "gpu": "H200", "runs": 5},
-        {"torch": "2.13", "machine": "Mac", "runs": 2},
+        {"torch": "2.13+cpu", "machine": "Mac", "runs": 2},
+        {"torch": "2.11", "machine": "Linux", "runs": 1},
     ]
     about = {"study": {"models": ["a", "b"], "seeds": [0]}, "calmix": "1", "made_with": runs}
     (tmp_path / "about.json").write_text(json.dumps(about))
@@ -63,7 +64,7 @@ def test_every_model_has_its_tables_and_some_papers_have_more_of_them(tool: Any,
     found = tool.section("p5-images", tmp_path)
     assert [line for line in found.splitlines() if line.startswith("###")] == [
         "### ECE (%) · a", "### OE (%) · a", "### ECE (%) · b", "### OE (%) · b"]  # fmt: skip
-    assert "5 runs with torch 2.11 on H200; 2 runs with torch 2.13 on Mac." in found
+    assert "5 runs with torch 2.11 on H200; 2 runs with torch 2.13+cpu on Mac; 1 runs with torch 2.11 on an " in found
     assert "OE" not in tool.section("p1-table", tmp_path)
 
 
