@@ -62,7 +62,9 @@ def test_runs_that_differ_only_in_seed_form_a_group(ready: Any) -> None:
     assert [[spec.seed for spec in group] for group in groups] == [[0, 1], [0, 1]]
 
 
-def test_keys_tell_settings_data_seeds_and_models_apart_and_nothing_else(ready: Any) -> None:
+def test_keys_tell_settings_data_seeds_and_versions_apart_and_nothing_else(
+    ready: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def keys(**changes: Any) -> set[str]:
         return set(ready(**changes).plan.runs)
 
@@ -71,6 +73,8 @@ def test_keys_tell_settings_data_seeds_and_models_apart_and_nothing_else(ready: 
     assert not keys(training="[training]\nepochs = 1") & base
     assert not keys(head="seeds = [5]") & base
     assert not keys(more="rows = 20") & base
+    monkeypatch.setattr("calmix.training.folder.__version__", "99")
+    assert not keys() & base
 
 
 def test_an_ensemble_takes_a_window_of_seeds_and_trains_what_is_missing(ready: Any) -> None:
