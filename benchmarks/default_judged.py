@@ -157,7 +157,8 @@ def main_tables(runs: Runs, table: Table, costs: Mapping[str, float]) -> list[st
         cost = costs[of] * int(count or 1)
         cells = [shown_figure(f, mean(table, key, d, f, tasks if d == "test" else away)) for d, f in COLUMNS]
         shown.append(f"| {METHODS[key]} | {cost:.1f} | {' | '.join(cells)} |")
-    out = [f"{len(tasks)} tasks in domain, {len(away)} of them elsewhere; {SEEDS} seeds, ensembles once (of the first runs).", "", *shown, ""]
+    counts = f"{len(tasks)} tasks in domain, {len(away)} of them elsewhere; {SEEDS} seeds"
+    out = [f"{counts}, ensembles once (of the first runs).", "", *shown, ""]
     out += ["## Mean ranks over tasks", "", "1 is best. Last row: how likely such ranks are by chance (Friedman).", ""]
     placed = [ranks(table, keys, data, figure) for data, figure in RANKED]
     out += ["| method | " + " | ".join(_head(*column) for column in RANKED) + " |", "|" + "---|" * (len(RANKED) + 1)]
