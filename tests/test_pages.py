@@ -183,4 +183,4 @@ def test_the_paddings_and_masks_are_those_there_are() -> None:
 
     for kind, literal in (("padding", Padding), ("mask", Mask)):
         table = RECIPES_PAGE.split(f"| `{kind}` | the ")[1].split("\n\n")[0]
-        assert set(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == set(get_args(literal))
+        assert set(re.findall(r"^\| `([\w-]+)` \|", table, flags=re.MULTILINE)) == set(get_args(literal))

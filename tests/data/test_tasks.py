@@ -1,5 +1,6 @@
 """Tasks as data."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,12 @@ def test_every_task_that_is_shipped_can_be_read() -> None:
     # Multiple labels are drawn from in the training domain; the other has single ones.
     assert tasks["goemotions"].train.several == "+"
     assert tasks["goemotions"].ood["meld"].several == ""
+
+
+def test_few_samples_of_a_task_are_the_task_in_all_else() -> None:
+    tasks = {name: parse_task("", values, name) for name, values in builtin_tasks().items()}
+    for few, whole, samples in (("imdb-32", "imdb", 32), ("ag-news-32", "ag-news", 32), ("sst2-64", "sst2", 64)):
+        assert tasks[few] == replace(tasks[whole], samples=samples)
 
 
 def test_a_task_needs_two_lines() -> None:

@@ -13,7 +13,8 @@ from calmix.mixing.targets import cross_entropy, mix
 from calmix.models import Site, head_input, pooled, rewriting
 
 LEVELS = (0, 1, 2, "inner", "head")
-PADDINGS = ("sep", "pad", "unused", "none", "max")
+PADDINGS = ("sep", "pad", "unused", "none", "max", "max-pad", "max-unused")
+FILLERS = {"max": "sep", "max-pad": "pad", "max-unused": "unused"}  # what goes to the width of the batch
 SWAPPED = torch.tensor([4, 3, 2, 1, 0])
 WEIGHTS = torch.tensor([0.3, 0.9, 0.5, 0.1, 0.7])  # 1 − λ of the one is λ of its partner
 
@@ -78,7 +79,7 @@ def test_with_oneself_as_partner_nothing_is_mixed_whatever_the_weight(make_step:
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_a_pair_mixed_from_either_side_is_the_same_text(make_step: Any, architecture: str, padding: Any) -> None:
     step = make_step(architecture)
-    if padding == "unused" and "unused" not in step.fill:
+    if padding.endswith("unused") and "unused" not in step.fill:
         pytest.skip("this tokenizer has no unused token")
     lengths = step.inputs["attention_mask"].sum(-1)
     assert (lengths != lengths[SWAPPED]).sum() == 4
@@ -109,7 +110,7 @@ def _by_hand(step: Step, *, padding: str, mask: str) -> Tensor:
     for i, j in enumerate(SWAPPED.tolist()):
         lam = float(WEIGHTS[i])
         mine, theirs = ids[i][real[i]].tolist(), ids[j][real[j]].tolist()
-        length = ids.shape[1] if padding == "max" else max(len(mine), len(theirs))
+        length = ids.shape[1] if padding in FILLERS else max(len(mine), len(theirs))
         tokens = []
         for k in range(length):
             if padding == "none" and k >= len(mine):
@@ -117,7 +118,7 @@ def _by_hand(step: Step, *, padding: str, mask: str) -> Tensor:
             elif padding == "none" and k >= len(theirs):
                 tokens.append(vectors[mine[k]])
             else:
-                filler = step.fill["sep" if padding == "max" else padding] if padding != "none" else -1
+                filler = step.fill[FILLERS.get(padding, padding)] if padding != "none" else -1
                 a = mine[k] if k < len(mine) else filler
                 b = theirs[k] if k < len(theirs) else filler
                 tokens.append(lam * vectors[a] + (1 - lam) * vectors[b])
@@ -146,7 +147,7 @@ def test_mixed_inputs_are_what_a_loop_by_hand_makes_of_them(
     torch.testing.assert_close(logits, _by_hand(step, padding=padding, mask=mask), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("padding", ["sep", "pad", "none", "max"])
+@pytest.mark.parametrize("padding", ["sep", "pad", "none", "max", "max-pad"])
 def test_a_mixed_text_is_read_at_its_end_by_a_decoder(make_step: Any, padding: Any) -> None:
     step = make_step("llama")  # without token ids, it reads the last vector
     logits = mixed_logits(step, SWAPPED, WEIGHTS, level=0, padding=padding)
@@ -157,9 +158,9 @@ def test_wider_batches_change_nothing_unless_everything_is_padded_to_the_maximum
     make_step: Any, architecture: str
 ) -> None:
     narrow, wide = make_step(architecture, width=16), make_step(architecture, width=40)
-    for padding in ("sep", "none", "max"):
+    for padding in ("sep", "none", "max", "max-pad"):
         one, other = (mixed_logits(step, SWAPPED, WEIGHTS, level=1, padding=padding) for step in (narrow, wide))
-        assert torch.allclose(one, other, atol=1e-5) is (padding != "max")
+        assert torch.allclose(one, other, atol=1e-5) is (padding not in FILLERS)
 
 
 # ---- the head
@@ -238,7 +239,7 @@ def test_a_decoder_has_no_inner_layer_to_mix_at(make_step: Any) -> None:
         mixed_logits(make_step("llama"), SWAPPED, WEIGHTS, level="inner")
 
 
-@pytest.mark.parametrize(("padding", "token"), [("sep", "sep"), ("max", "sep"), ("pad", "pad"), ("unused", "unused")])
+@pytest.mark.parametrize(("padding", "token"), [("sep", "sep"), ("pad", "pad"), ("unused", "unused"), *FILLERS.items()])
 def test_a_tokenizer_without_the_token_to_pad_with_is_refused(make_step: Any, padding: Any, token: str) -> None:
     step = make_step("bert")
     step.fill = {name: 1 for name in step.fill if name != token}

@@ -57,8 +57,12 @@ class Task:
 
 
 def builtin_tasks() -> dict[str, dict[str, Any]]:
-    """Return the papers' tasks and the shipped one, as their file has them."""
-    return tomllib.loads(files("calmix.data").joinpath("tasks.toml").read_text(encoding="utf-8"))
+    """Return the papers' tasks and the shipped one, as their file has them; `like` another one is written out."""
+    tasks = tomllib.loads(files("calmix.data").joinpath("tasks.toml").read_text(encoding="utf-8"))
+    for values in tasks.values():
+        if "like" in values:
+            values |= tasks[values.pop("like")] | values
+    return tasks
 
 
 def parse_task(name: str, values: Mapping[str, Any], where: str) -> Task:

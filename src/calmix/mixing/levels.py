@@ -16,7 +16,7 @@ Level = int | Literal["inner", "head"]
 """0: input embeddings, or pixels; k: after layer k, or stage k; `inner`: before the head's dense layer; `head`: what
 the head reads."""
 
-Padding = Literal["sep", "pad", "unused", "none", "max"]
+Padding = Literal["sep", "pad", "unused", "none", "max", "max-pad", "max-unused"]
 """What the shorter of a pair is filled up with where the longer one goes on: see `mixed_logits`."""
 
 Mask = Literal["own", "partner", "union"]
@@ -37,10 +37,11 @@ def mixed_logits(
     The head is linear, so mixing what it reads is mixing the clean logits: no second forward. At token level
     (Zhang & Vaidya 2021) one text is longer than the other. `padding` says what the shorter one is filled with
     up to the longer one's end: separators, the padding token, an unused token, or nothing (`none`: the longer
-    one's tail stays as it is). `max` fills every text with separators to the width of the batch. What is filled
-    in continues the positions, and is in the segment, of the longer text. A forward has one attention mask: with
-    `union`, the layers below a hidden level also see what was filled in, the padding token in the case of `none`.
-    Images are all of one size: `padding` and `mask` mean nothing to them.
+    one's tail stays as it is). `max` fills every text with separators to the width of the batch, `max-pad` and
+    `max-unused` with those tokens. What is filled in continues the positions, and is in the segment, of the longer
+    text. A forward has one attention mask: with `union`, the layers below a hidden level also see what was filled
+    in, the padding token in the case of `none`. Images are all of one size: `padding` and `mask` mean nothing to
+    them.
     """
     if level == "head":
         return mix(step.logits, partner, weight)
@@ -82,7 +83,7 @@ def _paired_inputs(
     step: Step, partner: Tensor, own: Tensor, theirs: Tensor, *, padding: Padding, mask: Mask
 ) -> dict[str, Tensor]:
     """Return the inputs with each text filled up to the end of its pair."""
-    filled = torch.ones_like(own) if padding == "max" else own | theirs
+    filled = torch.ones_like(own) if padding.startswith("max") else own | theirs
     attended = {"own": own, "partner": theirs, "union": filled}[mask]
     inputs = {**step.inputs, "attention_mask": attended.to(step.inputs["attention_mask"].dtype)}
     if "token_type_ids" in inputs:
@@ -95,7 +96,7 @@ def _paired_inputs(
         before_first = step.model.get_submodule(step.anatomy.embeddings).padding_idx
         inputs["position_ids"] = filled.cumsum(-1) * filled + before_first  # type: ignore[operator]
     if padding != "none":
-        token = "sep" if padding == "max" else padding
+        token = "sep" if padding == "max" else padding.removeprefix("max-")
         if token not in step.fill:
             raise InputError(f"this tokenizer has no {token!r} token to pad pairs with: choose another padding")
         inputs["input_ids"] = torch.where(filled & ~own, step.fill[token], inputs["input_ids"])
@@ -110,7 +111,9 @@ def _ends(step: Step, partner: Tensor, *, padding: Padding, mask: Mask) -> Tenso
         return own
     if mask == "partner":
         return own[partner]
-    return torch.full_like(own, ids.shape[-1] - 1) if padding == "max" else torch.maximum(own, own[partner])
+    if padding.startswith("max"):
+        return torch.full_like(own, ids.shape[-1] - 1)
+    return torch.maximum(own, own[partner])
 
 
 def _read_at(scores: Tensor, ends: Tensor) -> Tensor:
