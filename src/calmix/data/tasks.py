@@ -59,9 +59,9 @@ class Task:
 def builtin_tasks() -> dict[str, dict[str, Any]]:
     """Return the papers' tasks and the shipped one, as their file has them; `like` another one is written out."""
     tasks = tomllib.loads(files("calmix.data").joinpath("tasks.toml").read_text(encoding="utf-8"))
-    for values in tasks.values():
+    for name, values in tasks.items():
         if "like" in values:
-            values |= tasks[values.pop("like")] | values
+            tasks[name] = tasks[values.pop("like")] | values
     return tasks
 
 
