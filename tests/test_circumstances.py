@@ -50,7 +50,8 @@ def disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
     yield mount
     if mounted:
-        subprocess.run(["umount", str(place)], check=True)
+        # Lazily: on a busy machine an ended process may not have let go of it yet.
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def told(ended: Ended, words: str, code: int = 1) -> None:
@@ -85,7 +86,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on_once_there_is_room(
     command, expected = reference(name)
     place = disk(f"size={size}k")
     ended = forked(partial(command.run, place), place)
-    if ended.code != 0 or size < 300:
+    if ended.code != 0 or size <= 90:  # what some leave behind fits into more
         told(ended, "No space left on device")
     disk("size=64m")
     goes_on(command, place, expected)
