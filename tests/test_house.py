@@ -25,7 +25,7 @@ ALIASES = {
     "sklearn": "training",
     "__main__": "cli",
 }
-EVERYWHERE = {"errors", "_version"}
+EVERYWHERE = {"errors", "processors", "_version"}
 
 HEAVY = ("torch", "transformers", "accelerate", "pyarrow", "pandas", "sklearn", "matplotlib", "scipy", "numpy")
 

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from calmix import processors
 from calmix.errors import InputError
+from calmix.study import spreading
 from calmix.study.conducting import Order, conduct, outcome, prepare
 from calmix.study.spreading import conduct_on_ray, conduct_with_workers
 
@@ -59,6 +62,39 @@ def test_a_worker_that_dies_leaves_its_run_to_the_other(written: Any, data: Path
 def test_there_is_at_least_one_worker(ready: Any) -> None:
     with pytest.raises(InputError, match="--workers must be at least 1"):
         conduct_with_workers(ready(), 0)
+
+
+class Idle:
+    """In place of multiprocessing and of the processes it starts: these end at once."""
+
+    def __init__(self, **given: Any) -> None:
+        self.given, self.started, self.pid = given, [], None
+
+    def get_context(self, _: str) -> "Idle":
+        return self
+
+    def Process(self, **given: Any) -> "Idle":
+        self.started.append(given["args"][-1])
+        return Idle(**given)
+
+    def start(self) -> None:
+        pass
+
+    def is_alive(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(("chosen", "each"), [(False, 2), (True, 5)])
+def test_workers_share_the_processors_unless_threads_were_chosen(
+    ready: Any, monkeypatch: pytest.MonkeyPatch, chosen: bool, each: int
+) -> None:
+    idle = Idle()
+    monkeypatch.setattr(spreading, "multiprocessing", idle)
+    monkeypatch.setattr(spreading, "chosen", lambda: chosen)
+    monkeypatch.setattr(processors, "processors", lambda: 7)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    conduct_with_workers(ready(), 3)
+    assert idle.started == [each] * 3
 
 
 @pytest.fixture(scope="module")

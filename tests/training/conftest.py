@@ -2,12 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
+import torch
 
 from calmix.training import Run, train
 
@@ -49,6 +50,23 @@ def quick(checkpoint: Callable[..., Path], tmp_path: Path) -> Quick:
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress is told, and a checkpoint may be due, after every step."""
     monkeypatch.setattr("calmix.training.loop._POLL", 0.0)
+
+
+@pytest.fixture
+def quota(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Four processors, of which this process may use one; nobody chose how many threads torch starts: it has four."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    file = tmp_path / "system" / "sys/fs/cgroup/cpu.max"
+    file.parent.mkdir(parents=True)
+    file.write_text("100000 100000")
+    monkeypatch.setattr("calmix.processors._ROOT", tmp_path / "system")
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

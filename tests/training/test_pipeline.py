@@ -124,6 +124,24 @@ def assert_same_weights(one: Path, other: Path) -> None:
             torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-5)
 
 
+def threads_of(folder: Path) -> int:
+    return int(tomllib.loads((folder / "run.toml").read_text())["decided"]["threads"])
+
+
+def test_a_quota_limits_torch_and_changes_no_bit(
+    quick: Any, outcome: Any, quota: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = quick("limited")
+    assert threads_of(limited.folder) == torch.get_num_threads() == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert outcome(quick("said").folder) == outcome(limited.folder)
+
+
+def test_threads_that_a_program_set_stay_whatever_the_quota(quick: Any, quota: None) -> None:
+    torch.set_num_threads(3)
+    assert threads_of(quick().folder) == torch.get_num_threads() == 3
+
+
 def test_parts_of_a_batch_give_the_weights_of_the_whole(quick: Any, calm: Path) -> None:
     # 26 rows in batches of 7, cut into 3 parts: every split is uneven, and the last batch has fewer rows than most.
     options = {"model": calm, "train": tiny.examples(26), "batch_size": 7, "select": "none"}

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tiny
+import torch
 
 from calmix.data import Examples
 from calmix.dynamics import Dynamics, easy_and_ambiguous, label_issues
@@ -62,6 +63,11 @@ def test_every_row_is_mapped_and_what_was_on_the_way_is_cleared_away(mapped: Qui
     assert done.figures["recorded_on"] == "training pass"
     assert done.figures["label_issues"] == label_issues(done.dynamics).flagged.sum()
     assert done.verdicts is None
+
+
+def test_a_quota_limits_torch(mapped: Quick, quota: None) -> None:
+    mapped()
+    assert torch.get_num_threads() == 1
 
 
 def test_flipped_labels_are_found(checkpoint: Any, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from calmix.cli.study import study
 from calmix.cli.subset import subset
 from calmix.cli.train import train
 from calmix.errors import CalmixWarning, InputError, TrainingError
+from calmix.processors import limit_threads
 
 __all__ = ["app", "main"]
 
@@ -100,6 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command. Exit codes: 0 done, 2 something in the input or the command was wrong, 1 anything else."""
     # Forked tokenizer threads warn about nothing we do.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    limit_threads()
     with _terminable(), _noting():
         code = _run(arguments)
     sys.exit(code)

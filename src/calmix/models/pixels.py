@@ -1,6 +1,5 @@
 """Images → pixels of one size, decoded once and kept as bytes; batches are cut from them on any device."""
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from calmix.data import Examples
 from calmix.data.files import write_json
 from calmix.errors import InputError
 from calmix.models.streaming import Stream, fits
+from calmix.processors import share
 
 __all__ = ["Augment", "Pixels", "Preparation", "common_size", "measured", "pack_images", "prepared", "read_preparation"]
 
@@ -219,7 +219,7 @@ def _drawn(count: int, size: int, generator: torch.Generator, device: torch.devi
 
 
 def pack_images(examples: Examples, how: Preparation, *, stream: bool | None = None) -> Pixels:
-    """Return the pixels of every image, decoded by as many threads as there are processors.
+    """Return the pixels of every image, decoded by as many threads as this process has processors.
 
     With `stream` they are decoded each time they are needed instead; None does so if memory does not hold them.
     """
@@ -244,7 +244,7 @@ def pack_images(examples: Examples, how: Preparation, *, stream: bool | None = N
 
 def in_threads(work: Callable[[int], None], count: int) -> None:
     """Do `work` for 0 … count−1; what goes wrong first, by number, is raised."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(share()) as pool:
         for _ in pool.map(work, range(count), chunksize=64):
             pass
 

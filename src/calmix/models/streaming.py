@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from calmix.processors import share
+
 __all__ = ["Stream", "fits"]
 
 # Batches decoded ahead of the one that is trained on.
@@ -38,7 +40,7 @@ class Stream:
     """
 
     def __init__(self, decode: Callable[[int], NDArray[np.uint8]]) -> None:
-        self.decode, self.workers = decode, os.cpu_count() or 1
+        self.decode, self.workers = decode, share()
         self.pool = ThreadPoolExecutor(self.workers)
         self.coming: Iterator[Rows] = iter(())
         self.ahead: deque[tuple[Rows, list[Future[NDArray[np.uint8]]]]] = deque()

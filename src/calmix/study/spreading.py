@@ -1,7 +1,6 @@
 """A study on several processes: of this machine, or of a Ray cluster. Each makes runs as a single one would."""
 
 import multiprocessing
-import os
 import signal
 import sys
 import time
@@ -11,7 +10,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
+
 from calmix.errors import InputError
+from calmix.processors import chosen, share
 from calmix.study.conducting import Order, Prepared, prepare
 from calmix.study.working import State, state_of, work
 
@@ -35,7 +37,7 @@ def conduct_with_workers(
     if workers < 1:
         raise InputError(f"--workers must be at least 1, not {workers}")
     context = multiprocessing.get_context("spawn")
-    threads = max(1, (os.cpu_count() or 1) // workers)
+    threads = torch.get_num_threads() if chosen() else share(workers)
     processes = [
         context.Process(target=_worker, args=(prepared.order, minutes, threads), daemon=True) for _ in range(workers)
     ]
@@ -57,8 +59,6 @@ def conduct_with_workers(
 
 
 def _worker(order: Order, minutes: float | None, threads: int) -> None:
-    import torch
-
     def stop(number: int, frame: FrameType | None) -> None:
         signal.raise_signal(signal.SIGINT)
 
@@ -136,8 +136,6 @@ def _settle(ray: Any, reference: Any) -> None:
 
 def _task(order: Order, keys: list[str], until: float | None, cpus: float, *_before: Any) -> None:
     """Make some runs of a study, in a process of the cluster."""
-    import torch
-
     torch.set_num_threads(max(1, int(cpus)))
     mine = _prepared(order)
     rest = None if until is None else time.monotonic() + until - time.time()

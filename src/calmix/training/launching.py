@@ -23,6 +23,7 @@ from torch import nn
 
 from calmix.errors import InputError, TrainingError
 from calmix.models import reads_pixels
+from calmix.processors import limit_threads
 
 __all__ = [
     "Precision",
@@ -36,6 +37,7 @@ __all__ = [
     "sharding_asked",
     "share_statistics",
     "start_trackers",
+    "threads_here",
     "unwrap",
     "wrap",
 ]
@@ -61,6 +63,15 @@ def processes() -> PartialState:
     # transformers would otherwise load weights in the main process alone, as accelerate's own FSDP wants it.
     os.environ.pop("FSDP_CPU_RAM_EFFICIENT_LOADING", None)
     return PartialState(cpu=_on_cpu(), **_meeting())
+
+
+def threads_here() -> int:
+    """Return how many threads torch computes with, from now on no more than there are processors for this process.
+
+    To be asked before `processes`: where nobody chose a number, accelerate would choose one by the whole machine.
+    """
+    limit_threads()
+    return torch.get_num_threads()
 
 
 def _meeting() -> dict[str, Any]:

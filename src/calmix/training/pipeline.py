@@ -30,6 +30,7 @@ from calmix.training.launching import (
     from_main,
     precision_for,
     start_trackers,
+    threads_here,
 )
 from calmix.training.loop import Progress
 from calmix.training.mapping import Known, check_guided, known_dynamics, map_notes, write_map
@@ -229,7 +230,7 @@ def stages(
     }
     folder = Path(out) if out is not None else Path("runs") / f"{config['recipe']}-{config_hash(config)}"
     with ExitStack() as held:
-        decided: dict[str, Any] = {"precision": precision_for(precision), "threads": torch.get_num_threads()}
+        decided: dict[str, Any] = {"precision": precision_for(precision), "threads": threads_here()}
         resuming = False
         if not dry_run:
             found = from_main(partial(_claim, held, folder, config))

@@ -22,7 +22,7 @@ from calmix.training.defaults import with_defaults
 from calmix.training.filtering import JUDGED, Verdicts, check_enough, judge
 from calmix.training.folder import RECORDED, abandon, begin_run, find_run, locked, tidy
 from calmix.training.guiding import Guidance, Record
-from calmix.training.launching import accelerator_for, from_main, precision_for, processes
+from calmix.training.launching import accelerator_for, from_main, precision_for, processes, threads_here
 from calmix.training.loop import Progress, fit, predict_everywhere
 from calmix.training.mapping import map_notes, write_map
 from calmix.training.networks import load_network
@@ -114,7 +114,7 @@ def survey(
 
     def made() -> Survey:
         with ExitStack() as held:
-            decided: dict[str, Any] = {"precision": precision_for("auto"), "threads": torch.get_num_threads()}
+            decided: dict[str, Any] = {"precision": precision_for("auto"), "threads": threads_here()}
             decided = from_main(partial(_claim, held, out, config, decided))
             torch.set_num_threads(decided["threads"])
 
