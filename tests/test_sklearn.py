@@ -138,11 +138,33 @@ def test_one_that_was_not_fitted_says_so(estimator: TextClassifier) -> None:
         (TEXTS, ["a"] * 36, "every row has the same label"),
         ("one text", ["a"] * 8, "X must hold texts, or pairs of texts"),
         (TEXTS, np.zeros((36, 2)), "y must hold one label for each text"),
+        (TEXTS, [np.nan, *LABELS[1:]], "y: no label at row 1; fill in or drop such rows"),
+        (TEXTS, [*LABELS[:-1], None], "y: no label at row 36; fill in or drop such rows"),
+        (TEXTS, np.array([0.0, np.nan, 1.0] * 12), r"y: no label at row 2 \(and 11 more rows\)"),
+        ([*TEXTS[:2], np.nan, None, *TEXTS[4:]], LABELS, r"X: no text at row 3 \(and 1 more rows\); fill in or drop"),
+        ([("a", "b"), ("a", None)] * 18, LABELS, r"X: no text at row 2 \(and 17 more rows\); fill in or drop"),
+        ([(1.0, 2.0)] * 36, LABELS, "X must hold texts, or pairs of texts"),
     ],
 )
 def test_what_is_wrong_is_told(estimator: TextClassifier, texts: Any, labels: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         estimator.fit(texts, labels)
+
+
+def test_labels_may_be_a_column(estimator: TextClassifier) -> None:
+    fitted = estimator.set_params(epochs=1).fit(TEXTS, np.array(LABELS)[:, None])
+    assert fitted.classes_.tolist() == ["animal", "food", "weather"]
+
+
+def test_gaps_in_a_frame_are_told(estimator: TextClassifier) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": TEXTS, "b": TEXTS[::-1], "label": LABELS}, dtype="string")
+    frame.loc[4, ["b", "label"]] = pandas.NA
+    with pytest.raises(InputError, match="X: no text at row 5; fill in or drop"):
+        estimator.fit(frame[["a", "b"]], LABELS)
+    for labels in (frame["label"], frame[["label"]], frame["label"].astype("category")):
+        with pytest.raises(InputError, match="y: no label at row 5; fill in or drop"):
+            estimator.fit(frame["a"], labels)
 
 
 def test_nothing_is_left_on_disk(estimator: TextClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,9 +71,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         from calmix.training import train
 
         first, second = _columns(X)
-        labels = np.asarray(y)
-        if labels.ndim != 1:
-            raise InputError(f"y must hold one label for each text, not be of shape {labels.shape}")
+        labels = _labels(y)
         if len(first) != len(labels):
             raise InputError(f"there are {len(first)} texts and {len(labels)} labels")
         self.classes_, positions = np.unique(labels, return_inverse=True)
@@ -106,6 +104,18 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
+def _labels(y: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
+    rows = y.to_numpy() if hasattr(y, "to_numpy") else y
+    labels = np.asarray(rows)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        rows = labels = labels[:, 0]
+    if labels.ndim != 1:
+        raise InputError(f"y must hold one label for each text, not be of shape {labels.shape}")
+    # Looked for in what was given: numpy makes the text "nan" of a gap among texts, and a class of one among numbers.
+    _check_complete("y", "label", [_is_missing(label) for label in rows])
+    return labels
+
+
 def _columns(X: Sequence[Any] | NDArray[Any]) -> tuple[list[str], list[str] | None]:
     # A data frame iterates over the names of its columns; of one column, its rows are texts.
     if hasattr(X, "to_numpy"):
@@ -115,6 +125,21 @@ def _columns(X: Sequence[Any] | NDArray[Any]) -> tuple[list[str], list[str] | No
     rows = [] if isinstance(X, str) else list(X)
     if rows and all(isinstance(row, str) for row in rows):
         return rows, None
-    if rows and all(isinstance(row, Sequence | np.ndarray) and len(row) == 2 for row in rows):
-        return [str(row[0]) for row in rows], [str(row[1]) for row in rows]
+    cells = [tuple(row) if isinstance(row, Sequence | np.ndarray) and not isinstance(row, str) else row for row in rows]
+    _check_complete("X", "text", [any(map(_is_missing, c)) if isinstance(c, tuple) else _is_missing(c) for c in cells])
+    if rows and all(isinstance(c, tuple) and len(c) == 2 and all(isinstance(t, str) for t in c) for c in cells):
+        return [cell[0] for cell in cells], [cell[1] for cell in cells]
     raise InputError("X must hold texts, or pairs of texts")
+
+
+def _check_complete(name: str, what: str, missing: Sequence[bool]) -> None:
+    if any(missing):
+        more = f" (and {sum(missing) - 1} more rows)" if sum(missing) > 1 else ""
+        raise InputError(f"{name}: no {what} at row {missing.index(True) + 1}{more}; fill in or drop such rows")
+
+
+def _is_missing(value: Any) -> bool:
+    """Return whether a value stands for none: `None`, NaN, pandas' `NaT` and `NA`."""
+    # Only gaps differ from themselves, and pandas' NA does not even say whether it does.
+    differs = value != value  # noqa: PLR0124
+    return value is None or not isinstance(differs, bool | np.bool_) or bool(differs)
