@@ -87,6 +87,7 @@ METHOD = "[[method]]\n"
         (f'tasks = ["desk"]\nseeds = 0\n{METHOD}', "seeds must be at least 1, not 0"),
         (f'tasks = ["desk"]\nseeds = [1, 1]\n{METHOD}', "lists a seed twice"),
         (f'tasks = ["desk"]\nbaseline = "erk"\n{METHOD}', "baseline 'erk' is no method's name; did you mean 'erm'?"),
+        (f'tasks = ["desk"]\nbaseline = "plain"\n{METHOD}', "'plain' is no method's name (there are: erm)"),
         (f'tasks = ["desk"]\nkeep = "some"\n{METHOD}', "keep: is one of all, metrics"),
         (f'tasks = ["desk"]\nfigures = ["acuracy"]\n{METHOD}', "did you mean 'accuracy'?"),
         (f'tasks = ["desk"]\n{METHOD}ensemble = {{ of = "x" }}', "is made of 'x', which is not there"),
@@ -113,6 +114,11 @@ def test_whatever_is_wrong_is_one_line(tmp_path: Path, text: str, words: str) ->
         _read(tmp_path, text)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_an_ensemble_is_not_asked_whether_it_meant_itself(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is made of 'nobody', which is not there$"):
+        _read(tmp_path, f'tasks = ["desk"]\n{METHOD}[[method]]\nensemble = {{ of = "nobody", members = 3 }}')
 
 
 # Values of every kind that a file can have.

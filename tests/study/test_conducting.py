@@ -87,6 +87,24 @@ def test_a_file_that_is_not_there_is_told_with_the_study_and_the_task(
         prepare(Order(file, tmp_path / "out", data=empty))
 
 
+@pytest.mark.parametrize("held", ["run.toml", "metrics.json"])
+def test_a_folder_that_holds_something_else_is_left_as_it_was(
+    written: Any, data: Path, tmp_path: Path, held: str
+) -> None:
+    out = tmp_path / "trained"
+    out.mkdir()
+    (out / held).write_text("")
+    with pytest.raises(InputError, match=r"trained: holds a run, a map or an evaluation, and no study"):
+        prepare(Order(written(), out, data=data))
+    assert [path.name for path in out.iterdir()] == [held]
+
+
+def test_a_file_is_no_folder_for_a_study(written: Any, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(InputError, match=r"notes\.txt: is a file; --out must be a folder"):
+        prepare(Order(written(), tmp_path / "notes.txt", data=data))
+
+
 def test_the_example_study_runs_on_the_shipped_messages(checkpoint: Any, tmp_path: Path) -> None:
     text = (Path(__file__).parents[2] / "studies" / "desk.toml").read_text()
     text = text.replace("seeds = 3", "seeds = 1").replace("epochs = 3", "epochs = 1\nbatch_size = 128")

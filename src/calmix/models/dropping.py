@@ -51,7 +51,9 @@ def dropping(model: nn.Module, dropout: Dropout) -> Iterator[None]:
     layers = [module for module in model.modules() if isinstance(module, _DropoutNd)]
     rates = [layer.p for layer in layers]
     if dropout.rate is None and not any(rates):
-        raise InputError("this model was trained without dropout, so that every pass would be the same: give a rate")
+        raise InputError(
+            "this model was trained without dropout, so that every pass would be the same: give a rate (--dropout)"
+        )
     devices = {p.device for p in model.parameters() if p.is_cuda}
     for layer, rate in zip(layers, rates, strict=True):
         layer.train()

@@ -140,7 +140,8 @@ def parse_study(values: Mapping[str, Any], where: str, name: str) -> Study:
     names = [method.name for method in methods]
     baseline = values.get("baseline", names[0])
     if baseline not in names:
-        raise InputError(f"{where}: baseline {baseline!r} is no method's name{closest(str(baseline), names)}")
+        hint = closest(str(baseline), names)
+        raise InputError(f"{where}: baseline {baseline!r} is no method's name{hint} (there are: {', '.join(names)})")
     study = Study(
         title=checking.text(values.get("title", name), f"{where}.title"),
         tasks=tasks,
@@ -217,8 +218,9 @@ def _methods(values: Mapping[str, Any], where: str, tasks: tuple[Task, ...]) -> 
         if method.teacher:
             _check_teacher(method, methods, where)
         if method.of and method.of not in names:
+            others = [name for name in names if name != method.name]
             raise InputError(
-                f"{where}: {method.name} is made of {method.of!r}, which is not there{closest(method.of, names)}"
+                f"{where}: {method.name} is made of {method.of!r}, which is not there{closest(method.of, others)}"
             )
         if method.of and set(next(m for m in methods if m.name == method.of).skip) - set(method.skip):
             raise InputError(f"{where}: {method.name} is made of {method.of!r}, which skips tasks it does not")

@@ -73,6 +73,7 @@ def data_folders(given: Path | None, beside: Path) -> tuple[Path | None, ...]:
 
 def prepare(order: Order) -> Prepared:
     """Return a study with every run planned: what is wrong with it, or missing, is told here."""
+    _check_out(order.out)
     study = read_study(order.study_file)
     models, places = _models_and_places(order.models, study)
     study = replace(study, models=models or study.models)
@@ -90,6 +91,14 @@ def prepare(order: Order) -> Prepared:
         folders=folders,
     )
     return Prepared(whole, plan, library, Storage(order.runs or order.out / "runs"))
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a folder whose page a study would overwrite with its own."""
+    if out.is_file():
+        raise InputError(f"{out}: is a file; --out must be a folder")
+    if any((out / name).exists() for name in ("run.toml", "metrics.json")):
+        raise InputError(f"{out}: holds a run, a map or an evaluation, and no study; give another --out")
 
 
 def _models_and_places(given: Sequence[str], study: Study) -> tuple[tuple[str, ...], dict[str, str]]:
