@@ -113,13 +113,13 @@ def _texts(place: Path) -> None:
 EPOCHS_OF_TEXTS = {f"epochs = {n}": "epochs = 1" for n in (10, 15, 6)} | {".txt.xz": ".txt"}
 
 
-def test_the_page_about_figures_is_so(place: Path, checkpoint: Any) -> None:
-    for name, options in (("erm", {}), ("mixup", {"recipe": "input-mixup"})):
-        _run(f"runs/{name}", checkpoint, epochs=20, **options)
-        _run(f"runs/long-{name}", checkpoint, epochs=3, **options)
+def test_the_page_about_figures_is_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed, split in enumerate(("train", "dev", "test")):
+        _table(place / f"{split}.csv", seed=seed)
+    monkeypatch.setattr("calmix.data.corpus.corpus_path", lambda split: place / f"{split}.csv")
     _small("p5-text", place / "studies", **EPOCHS_OF_TEXTS)
     _texts(place / "studies")
-    follow("figures")
+    follow("figures", smaller={"--epochs 100": "--epochs 3", "--epochs 20": "--epochs 5", "--epoch 20": "--epoch 4"})
     drawn = {path.name for path in place.glob("fig*")}
     assert drawn == {f"fig{name}.pdf" for name in ("1", "2a", "2h", "5", "6", "7")} | {"fig1.csv", "fig2h.csv"}
     rows = read_table(place / "fig2h.csv").to_pylist()
