@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,19 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """Return the words of every calmix command in a block, comments left out."""
-    lines = text.replace("\\\n", " ").splitlines()
+    """Return the words of every calmix command in a block, comments left out, those of a loop in every turn."""
+    lines = _unrolled(text.replace("\\\n", " ")).splitlines()
     return [shlex.split(line, comments=True) for line in lines if line.startswith("calmix ")]
+
+
+def _unrolled(text: str) -> str:
+    """Return a block with its loops replaced by what they do: a shell repeats their commands, and does none of them."""
+
+    def turns(loop: re.Match[str]) -> str:
+        said = 'calmix() { printf "calmix"; printf " %q" "$@"; echo; }\nPATH=\n' + loop[0]
+        return subprocess.run(["/bin/bash", "-c", said], capture_output=True, text=True, check=True).stdout
+
+    return re.sub(r"^for .*?^done[ ;a-z]*$", turns, text, flags=re.DOTALL | re.MULTILINE)
 
 
 def follow(name: str, *, smaller: Mapping[str, str] | None = None, **names: Any) -> None:

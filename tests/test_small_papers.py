@@ -14,7 +14,9 @@ import tiny
 from pages import follow
 
 import calmix
-from calmix.data import Examples, read_table, write_table
+from calmix.data import Examples, read_examples, read_table, write_table
+from calmix.data.gathering import gather
+from calmix.data.tasks import builtin_tasks, parse_task
 from calmix.training import train
 
 STUDIES = Path(__file__).parents[1] / "studies"
@@ -35,6 +37,17 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoint: Any, imag
     return tmp_path
 
 
+@pytest.fixture
+def small_vgg16(place: Path, monkeypatch: pytest.MonkeyPatch, image_checkpoint: Any) -> None:
+    """A tiny network is called vgg16."""
+    from calmix.training import pipeline
+
+    known = pipeline.resolve
+    monkeypatch.setattr(
+        pipeline, "resolve", lambda name: str(image_checkpoint("convnet")) if name == "vgg16" else known(name)
+    )
+
+
 def _table(path: Path, rows: int = 30, seed: int = 0) -> None:
     write_table(_labelled(tiny.examples(rows, seed=seed)), path)
 
@@ -49,13 +62,27 @@ def _run(out: str, checkpoint: Any, **options: Any) -> None:
     train(tiny.examples(30), model=str(checkpoint("bert")), out=Path(out), **asked | options)
 
 
-def test_the_page_about_unfamiliar_data_is_so(place: Path, checkpoint: Any) -> None:
+def test_the_page_about_unfamiliar_data_is_so(place: Path, checkpoint: Any, small_vgg16: None) -> None:
     for seed, name in enumerate(("test.csv", "news.csv")):
         _table(place / name, seed=seed + 2)
     for seed, name in enumerate(("run", "run-a", "run-b")):
         _run(name, checkpoint, seed=seed)
-    follow("ood")
+    for split, rows in (("train", 60), ("test", 12)):
+        tiny.image_folder(place / "cifar10" / split, rows)
+    _idx(place / "fashion-mnist", "t10k", 12)
+    follow("ood", smaller={"8000": "24", "--epochs 10": "--epochs 1", ".gz": ""})
     assert (place / "fig.pdf").is_file()
+    # What is written for the images is what a study of so many rows trains on.
+    task = parse_task("cifar10", {**builtin_tasks()["cifar10"], "rows": 24}, "here")
+    sets = gather(task, place)
+    for name, images in (("few", sets.train), ("dev", sets.dev)):
+        assert read_examples(place / f"{name}.parquet").digest() == images.digest()
+    found = read_table(place / "images-ood" / "ood.csv").to_pylist()
+    assert {row["model"] for row in found} == {
+        f"{name}{how}" for name in ("plain", "mixup") for how in ("", " +TS", " +dropout")
+    }
+    assert {int(row["runs"]) for row in found} == {3}
+    assert {row["data"] for row in found} == {"clothes", "gaussian-noise"}
 
 
 def test_the_page_about_ensembles_is_so(place: Path, checkpoint: Any) -> None:

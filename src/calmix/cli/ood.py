@@ -25,9 +25,9 @@ def ood(
         list[str],
         typer.Option(
             metavar="NAME[=FILE]",
-            help="Data they should not know, labels ignored; or random-tokens (texts), as long as those of TEST or FILE, "
-            "or gaussian-noise (images), with the mean and variance of TEST or FILE: Thulasidasan et al. have the "
-            "training set's. Repeatable.",
+            help="Data they should not know, labels ignored; or random-tokens (texts), as long as those of TEST or "
+            "FILE, or gaussian-noise (images), with the mean and variance of TEST or FILE: Thulasidasan et al. have "
+            "the training set's. Repeatable.",
         ),
     ],
     score: Annotated[
