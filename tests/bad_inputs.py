@@ -226,6 +226,7 @@ def _tables() -> dict[str, Bad]:
         "xz, not": ("csv.xz", rows(label, "a,x"), "this is not valid .xz data"),
         "zstd, not": ("jsonl.zst", rows("{}"), "this is not valid .zst data"),
         "a spreadsheet": ("xlsx", b"PK\x03\x04", "is a spreadsheet; save the sheet as CSV"),
+        "a spreadsheet called CSV": ("csv", b"PK\x03\x04\x14\x00", "is a spreadsheet or an archive, whatever its name"),
         "no ending": ("", rows(label, "a,x"), "the file name does not say what the file is"),
     }  # fmt: skip
     found = {}
@@ -334,7 +335,7 @@ def _studies() -> dict[str, Bad]:
         "study: a model that is not there": Bad(f"{command} --model ./no", "./no: no such folder", study()),
         "study: no workers": Bad(f"{command} --workers 0", "--workers must be at least 1", study()),
         "study: time that is none": Bad(f"{command} --minutes -1", "--minutes must be 0 or more", study()),
-        "study: into a file": Bad("study study.toml --data . --out train.csv", "cannot be written to (Not a directory)", study()),
+        "study: into a file": Bad("study study.toml --data . --out train.csv", "train.csv: is a file; --out must be a folder", study()),
     }  # fmt: skip
     return found
 

@@ -46,6 +46,11 @@ def test_a_source_may_be_a_string_or_a_path(file):
     assert read_examples(str(path)).source == read_examples(Path(path)).source == str(path)
 
 
+def test_a_single_image_is_told_from_a_table(file):
+    with pytest.raises(InputError, match=r"photo\.JPG: is a single image; give the folder it is in"):
+        read_examples(file(b"\xff\xd8", "photo.JPG"))
+
+
 def test_a_table_of_pairs(file):
     examples = read_examples(file("premise,hypothesis,gold_label\na,b,x\nc,d,y\n"))
     assert examples.kind == "pair"

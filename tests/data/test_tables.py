@@ -113,6 +113,13 @@ def parquet(path, table=None):
         ("a.jsonl", b"\n\n", "there are no rows"),
         ("a.json", b"[]", "there are no rows"),
         ("a.xlsx", b"x", "is a spreadsheet; save the sheet as CSV"),
+        (
+            "a.csv",
+            b"PK\x03\x04\x14\x00",
+            "is a spreadsheet or an archive, whatever its name says; save the sheet as CSV",
+        ),
+        ("a.tsv", b"\xd0\xcf\x11\xe0\xa1\xb1", "is a spreadsheet or an archive, whatever its name says"),
+        ("a.jsonl", b"PK\x03\x04\x14\x00", "is a spreadsheet or an archive, whatever its name says"),
         ("a.docx", b"x", "the file name does not say what the file is; let it end in .csv"),
         ("a.gz", b"x", "the file name does not say what the file is"),
         ("a", b"x", "the file name does not say what the file is"),

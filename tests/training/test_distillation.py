@@ -272,6 +272,16 @@ def test_each_generation_learns_from_the_one_before(quickly: Any, tmp_path: Path
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(last).items())
 
 
+def test_notes_say_which_generation_they_are_about(quickly: Any) -> None:
+    told: list[str] = []
+    last = quickly("born", generations=2, on_note=told.append)
+    assert last.metrics["notes"]
+    assert [line for line in told if line.startswith("generation 2: ")] == [
+        f"generation 2: {line}" for line in last.metrics["notes"]
+    ]
+    assert all(line.startswith(("generation 1: ", "generation 2: ")) for line in told)
+
+
 def test_generations_that_are_there_are_not_made_again(quickly: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     first = quickly("born/generation-1")
     before = first.model.stat().st_mtime_ns

@@ -10,7 +10,7 @@ from calmix.data.examples import Examples
 from calmix.data.files import COMPRESSIONS
 from calmix.data.hub import is_hub_name, read_hub
 from calmix.data.idx import find_idx, is_idx, read_idx
-from calmix.data.imagefolders import read_image_folder
+from calmix.data.imagefolders import IMAGE_ENDINGS, read_image_folder
 from calmix.data.origin import Origin
 from calmix.data.tables import FORMATS, format_of, read_table
 from calmix.errors import InputError
@@ -69,6 +69,8 @@ def read_examples(
             return read_image_folder(name, label_names=label_names, labelled=labelled, split=split)
         except OSError as error:
             raise Origin(name).error(f"cannot be read ({error.strerror})") from error
+    if os.path.isfile(name) and name.lower().endswith(IMAGE_ENDINGS):
+        raise Origin(name).error("is a single image; give the folder it is in")
     if isinstance(source, str) and names_hub(source):
         table, origin = read_hub(source, "validation" if split == "dev" else split), Origin(source)
     else:

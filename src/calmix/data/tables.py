@@ -30,6 +30,8 @@ FORMATS = {
 }
 _BATCH = 512  # rows of a Parquet file at a time
 _SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
+# How the files of today's spreadsheets (zip) and of the older ones begin, whatever they are called.
+_SPREADSHEET_STARTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
@@ -64,6 +66,11 @@ def read_table(path: str | Path) -> pa.Table:
     if kind == "parquet":
         table = _read_parquet(path, compression)
     else:
+        with open_bytes(path) as stream:
+            if stream.read(4) in _SPREADSHEET_STARTS:
+                raise InputError(
+                    f"{path}: is a spreadsheet or an archive, whatever its name says; save the sheet as CSV"
+                )
         table = read_json(path) if kind == "json" else read_delimited(path, _DELIMITERS[kind])
     if table.num_rows == 0:
         raise InputError(f"{path}: there are no rows")

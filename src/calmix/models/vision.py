@@ -12,6 +12,7 @@ from calmix.models.anatomy import anatomy
 from calmix.models.folding import forget_temperature
 from calmix.models.loading import SMALL, begins_random, config_of, line_of, refuse_other_heads, weights_of
 from calmix.models.pixels import Preparation, common_size, read_preparation
+from calmix.models.wordlevel import is_sentence_cnn
 
 __all__ = ["load_for_images", "load_trained_for_images", "preparation_for"]
 
@@ -27,6 +28,10 @@ def preparation_for(name: str, examples: Examples, *, size: int | None = None) -
         height, width = (size, size) if size else common_size(examples)
         channels = 1 if grey else 3
         return Preparation(height, width, (0.0,) * channels, (1.0,) * channels), True
+    if is_sentence_cnn(name):
+        raise InputError(
+            f"{name}: is a network for texts, and these are images; give --model {', '.join(SMALL)}, or another"
+        )
     config = config_of(name)
     told = read_preparation(name, config)
     if told is None:

@@ -1,6 +1,7 @@
 """Distillation: a student that learns from a teacher's predictions, and from the labels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,11 @@ def distil(
         run = train(data, teacher=teacher, out=out, **settings)
         return Run(run.folder, run.metrics | {key: generations * run.metrics[key] for key in ("steps", "seconds")})
     assert out is not None
+    tell = training.get("on_note")
     for turn in range(1, generations + 1):
         folder = Path(out) / f"generation-{turn}"
+        if tell is not None:
+            settings["on_note"] = partial(_tell_of, turn, tell)
         try:
             run = train(data, teacher=teacher, out=folder, **settings)
         except FinishedRun:
@@ -73,3 +77,7 @@ def distil(
                 raise
         teacher = folder
     return run
+
+
+def _tell_of(generation: int, tell: Callable[[str], None], line: str) -> None:
+    tell(f"generation {generation}: {line}")
