@@ -78,6 +78,26 @@ def test_several_runs_are_drawn_together_and_their_numbers_written(
     assert set(table["run"].to_pylist()) == {"run", "other"}
 
 
+@pytest.mark.parametrize(
+    ("what", "file"),
+    [
+        ("reliability", "predictions-*.parquet"),
+        ("risk-coverage", "predictions-*.parquet"),
+        ("confusion", "predictions-*.parquet"),
+        ("curves", "log.jsonl"),
+        ("datamap", "datamap.parquet"),
+    ],
+)
+def test_numbers_that_a_run_keeps_are_not_written_again(
+    calmix: Any, trained: Path, place: Path, what: str, file: str
+) -> None:
+    ended = calmix("plot", trained, "--what", what, "--out", "f.png", "--table", "f.csv")
+    assert ended.code == 2
+    assert ended.err == f"calmix: --table: the numbers of {what} are in the run's folder already: {file}\n"
+    assert list(trained.glob(file))
+    assert not list(place.glob("f.*"))
+
+
 def test_the_entropy_of_labels_is_of_no_run(calmix: Any, trained: Path, place: Path) -> None:
     words = (
         "plot",

@@ -45,7 +45,11 @@ def plot(
     what: Annotated[_What, typer.Option(help="Which figure.")],
     out: Annotated[Path, typer.Option(help="PNG, SVG or PDF file.")],
     table: Annotated[
-        Path | None, typer.Option(help="Also write the numbers of a new figure: CSV, JSONL or Parquet.")
+        Path | None,
+        typer.Option(
+            help="Also write the numbers, as CSV, JSONL or Parquet: of scatter, joint, extended, alpha, bars, "
+            "label-entropy and ood; the others' are in the run's files."
+        ),
     ] = None,
     data: Annotated[
         list[str] | None,
@@ -95,7 +99,8 @@ def plot(
             drawn = _drawn(found, what, data, bins or found.bins)
         if table is not None:
             if numbers is None:
-                raise InputError(f"--table: the numbers of {what.value} are in the run's own files")
+                kept = {_What.curves: "log.jsonl", _What.datamap: "datamap.parquet"}.get(what, "predictions-*.parquet")
+                raise InputError(f"--table: the numbers of {what.value} are in the run's folder already: {kept}")
             write_table(numbers, table)
         save_figure(drawn, out)
     except ImportError:
