@@ -309,6 +309,29 @@ def test_accelerate_starts_processes_that_come_to_the_result_of_torchruns(
         assert (tmp_path / "accelerate" / name).read_bytes() == (tmp_path / "torchrun" / name).read_bytes()
 
 
+@pytest.mark.slow
+def test_accelerate_starts_processes_that_train_on_images(tmp_path: Path) -> None:
+    tiny.build_image("convnet", tmp_path / "net")
+    for split, rows in (("train", 27), ("dev", 11)):
+        tiny.image_folder(tmp_path / "images" / split, rows, seed=rows)
+    words = ["calmix", "train", "images/train", "--dev", "images/dev", "--model", "net", "--recipe", "input-mixup"]
+    words += ["--batch-size", "8", "--epochs", "2", "--optimizer", "sgd", "--lr", "1e-2", "--no-report", "--out"]
+    launcher = ["accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    launcher += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "PORT"]
+    torchrun = ["torch.distributed.run", "--nproc-per-node", "2", "--master-port", "PORT"]
+    for out, way in (("accelerate", launcher), ("torchrun", torchrun)):
+        done = launched(*way, "-m", *words, out, folder=tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
+    for name in ("model/model.safetensors", "predictions-dev.parquet"):
+        assert (tmp_path / "accelerate" / name).read_bytes() == (tmp_path / "torchrun" / name).read_bytes()
+    assert pq.read_table(tmp_path / "accelerate" / "predictions-dev.parquet").num_rows == 11
+    # Both took part: what one process alone makes, whose mixes are of whole batches, is something else.
+    alone = launched(*words, "alone", folder=tmp_path)
+    assert alone.returncode == 0, alone.stderr[-3000:]
+    two, one = (weights(tmp_path / out) for out in ("accelerate", "alone"))
+    assert any(not torch.equal(two[name], one[name]) for name in two)
+
+
 @pytest.mark.parametrize(
     ("told", "said"),
     [
