@@ -67,6 +67,14 @@ def test_the_clean_table_lacks_the_suspects_and_nothing_else(calmix: Any, checkp
     assert len(issues) == 90 - kept.num_rows
     assert {row["text"] for row in issues} == set(whole["text"].to_pylist()) - set(kept["text"].to_pylist())
     assert "table without the suspects: clean.csv" in ended.out
+    # A finished map writes the table later on, too, and trains nothing.
+    (place / "clean.csv").rename(place / "expected.csv")
+    before = (place / "map" / "datamap.parquet").stat().st_mtime_ns
+    ended = calmix("map", "data.csv", *settings, "--out", "map", "--clean", "clean.csv")
+    assert ended.code == 0, ended.err
+    assert (place / "clean.csv").read_bytes() == (place / "expected.csv").read_bytes()
+    assert (place / "map" / "datamap.parquet").stat().st_mtime_ns == before
+    assert calmix("map", "data.csv", *settings, "--out", "map").code == 2
 
 
 def test_without_matplotlib_there_is_a_note_instead_of_a_picture(

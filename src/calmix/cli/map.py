@@ -10,6 +10,7 @@ from calmix.cli.showing import note, print_json, training_bar
 
 if TYPE_CHECKING:
     from calmix.data import Examples
+    from calmix.dynamics import Dynamics
     from calmix.training.surveying import Survey
 
 __all__ = ["map_"]
@@ -79,6 +80,7 @@ def map_(
     from calmix.data.tables import check_writable
     from calmix.errors import InputError
     from calmix.training import FinishedRun, finished_run, processes, survey
+    from calmix.training.mapping import known_dynamics
 
     if clean is not None:
         check_writable(clean)
@@ -93,7 +95,7 @@ def map_(
     def complete(done: "Survey") -> None:
         _draw(done)
         if clean is not None:
-            _write_clean(train, examples, columns, done, clean)
+            _write_clean(train, examples, columns, done.dynamics, clean)
 
     try:
         with training_bar(quiet=as_json) as bar:
@@ -117,9 +119,11 @@ def map_(
                 on_done=complete,
             ).figures
     except FinishedRun:
-        if no_report or (out / "report.html").is_file():
+        if clean is None and (no_report or (out / "report.html").is_file()):
             raise
-        figures = finished_run(out).metrics  # it was stopped before its page was there
+        figures = finished_run(out).metrics  # it was stopped before its page was there, or is asked for the table alone
+        if clean is not None:
+            _write_clean(train, examples, columns, known_dynamics(out, examples).dynamics, clean)
     if not processes().is_main_process:
         return
     page = None
@@ -160,7 +164,7 @@ def _draw(done: "Survey") -> None:
         save_figure(figure, done.folder / f"datamap.{ending}")
 
 
-def _write_clean(train: str, examples: "Examples", columns: dict[str, Any], done: "Survey", clean: Path) -> None:
+def _write_clean(train: str, examples: "Examples", columns: dict[str, Any], known: "Dynamics", clean: Path) -> None:
     import numpy as np
 
     from calmix.data import write_table
@@ -168,7 +172,7 @@ def _write_clean(train: str, examples: "Examples", columns: dict[str, Any], done
     from calmix.dynamics import label_issues
 
     table, _ = original_table(train, examples, columns)
-    write_table(table.take(np.flatnonzero(~label_issues(done.dynamics).flagged)), clean, guard=False)
+    write_table(table.take(np.flatnonzero(~label_issues(known).flagged)), clean, guard=False)
 
 
 def _apply(train: str, decisions: Path, out: Path, columns: dict[str, Any], as_json: bool, *, unwanted: bool) -> None:
