@@ -104,7 +104,7 @@ def test_a_bad_file_stops_every_command_that_reads_images(
 def test_a_model_of_texts_does_not_read_images(calmix: Any, folder: Path, checkpoint: Any, place: Path) -> None:
     ended = calmix("train", folder, "--model", checkpoint("bert"), "--out", "run")
     assert ended.code == 2
-    assert "no image classification model for architecture 'bert'; give --model resnet18" in ended.err
+    assert "no image classification model for architecture 'bert'; give resnet18" in ended.err
     assert not (place / "run").exists()
 
 

@@ -77,7 +77,7 @@ def test_a_name_says_which_vectors_and_its_identity_what_is_in_them(tmp_path: Pa
     assert not is_sentence_cnn("sentence-cnn-large")
     assert with_vectors("minilm", None) == "minilm"
     assert word_notes("minilm", torch.nn.Linear(1, 1)) == []
-    with pytest.raises(InputError, match="are for --model sentence-cnn"):
+    with pytest.raises(InputError, match="are for sentence-cnn"):
         with_vectors("minilm", str(tmp_path / "a.txt"))
     with pytest.raises(InputError, match="no such file"):
         with_vectors("sentence-cnn", str(tmp_path / "d.txt"))

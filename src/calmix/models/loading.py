@@ -109,7 +109,7 @@ def load_for_training(
     from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
 
     if begins_random(name):
-        raise InputError(f"{name}: is a network for images, and these are texts; give --model minilm or another")
+        raise InputError(f"{name}: is a network for images, and these are texts; give minilm or another")
     config = config_of(name)
     tokenizer = _tokenizer(name)
     if choices:

@@ -30,7 +30,7 @@ def preparation_for(name: str, examples: Examples, *, size: int | None = None) -
         return Preparation(height, width, (0.0,) * channels, (1.0,) * channels), True
     if is_sentence_cnn(name):
         raise InputError(
-            f"{name}: is a network for texts, and these are images; give --model {', '.join(SMALL)}, or another"
+            f"{name}: is a network for texts, and these are images; give {', '.join(SMALL)}, or another"
         )
     config = config_of(name)
     told = read_preparation(name, config)
@@ -67,7 +67,7 @@ def _pretrained(name: str, label_names: tuple[str, ...]) -> nn.Module:
     if type(config) not in AutoModelForImageClassification._model_mapping:
         raise InputError(
             f"{name}: transformers has no image classification model for architecture {config.model_type!r}; "
-            f"give --model {', '.join(SMALL)}, or a pretrained one"
+            f"give {', '.join(SMALL)}, or a pretrained one"
         )
     config.num_labels = len(label_names)
     config.id2label = dict(enumerate(label_names))

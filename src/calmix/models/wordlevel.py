@@ -47,7 +47,7 @@ def with_vectors(name: str, vectors: str | None) -> str:
     if vectors is None:
         return name
     if name != NAME:
-        raise InputError(f"word vectors are for --model {NAME}, not for {name}")
+        raise InputError(f"word vectors are for {NAME}, not for {name}")
     vectors_file(vectors)
     return f"{NAME}:{vectors}"
 
