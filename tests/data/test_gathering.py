@@ -125,6 +125,15 @@ HUB: dict[str, tuple[dict[str, list[Any]], list[str]]] = {
     "stanfordnlp/imdb": ({"text": ["t"], "label": []}, ["neg", "pos"]),
     "fancyzhx/ag_news": ({"text": ["t"], "label": []}, ["World", "Sports", "Business", "Sci/Tech"]),
     "cornell-movie-review-data/rotten_tomatoes": ({"text": ["t"], "label": []}, ["neg", "pos"]),
+    "google-research-datasets/go_emotions:simplified": (
+        {"text": ["t"], "labels": [[0], [1, 2], [3], []], "id": []},
+        ["annoyance", "joy", "love", "neutral"],
+    ),
+    "SetFit/TREC-QC": (
+        {"text": ["t"], "label": [4, 7], "label_text": ["x"], "label_original": ["DESC:def", "HUM:ind"]}
+        | {"label_coarse": [0, 3], "label_coarse_text": ["d", "h"], "label_coarse_original": []},
+        [],
+    ),
     "zalando-datasets/fashion_mnist": ({"image": [], "label": []}, ["Bag", "Coat", "Shirt"]),
     "uoft-cs/cifar10": ({"img": [], "label": []}, ["bird", "cat", "deer"]),
 }
@@ -138,6 +147,10 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self, names: list[str]) -> None:
             self.names = names
 
+    class List:
+        def __init__(self, feature: ClassLabel) -> None:
+            self.feature = feature
+
     class Dataset:
         def __init__(self, table: pa.Table, features: dict[str, Any]) -> None:
             self.table, self.features = table, features
@@ -149,8 +162,10 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
             return self.table[rows]
 
     def column(name: str, values: list[Any], names: list[str]) -> list[Any]:
-        if name == "idx":
+        if name in ("idx", "id"):
             return list(range(60))
+        if name == "label_coarse_original":
+            return ["DESC" if k % 2 else "HUM" for k in range(60)]
         if name in ("image", "img"):
             return [{"bytes": grey_file(np.full((4, 4), k, np.uint8)), "path": None} for k in range(60)]
         if names and name == "label":
@@ -161,7 +176,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
     def load_dataset(path: str, config: str | None, split: str) -> Dataset:
         columns, names = HUB[f"{path}:{config}" if config else path]
         table = pa.table({name: column(name, values, names) for name, values in columns.items()})
-        return Dataset(table, {name: ClassLabel(names) if names and name == "label" else None for name in columns})
+        features = {"label": ClassLabel(names), "labels": List(ClassLabel(names))} if names else {}
+        return Dataset(table, {name: features.get(name) for name in columns})
 
     library = ModuleType("datasets")
     library.ClassLabel, library.load_dataset = ClassLabel, load_dataset  # type: ignore[attr-defined]
@@ -185,6 +201,11 @@ def test_what_the_hub_has_of_the_tasks_is_read_with_the_columns_it_has_there(nam
         assert sets.train.label_names == ("negative", "positive")
     if name == "swag":
         assert {text[0] for text in sets.train.column("text")} == {"s"}
+    if name == "goemotions":
+        assert sets.train.label_names == ("anger", "joy", "neutral")  # annoyance is anger, love is joy
+        assert len(sets.train) == 45  # a quarter has none
+    if name == "trec":
+        assert sets.train.label_names == ("DESC", "HUM")
 
 
 @pytest.mark.usefixtures("hub")

@@ -76,9 +76,7 @@ def test_texts_and_images_do_not_go_together(checkpoint: Checkpoint, image_check
         load_for_images(str(checkpoint("bert")), label_names=("a", "b"), how=_HOW)
     with pytest.raises(InputError, match="resnet18: is a network for images"):
         load_for_training("resnet18", label_names=("a", "b"))
-    with pytest.raises(
-        InputError, match="sentence-cnn: is a network for texts, and these are images; give resnet"
-    ):
+    with pytest.raises(InputError, match="sentence-cnn: is a network for texts, and these are images; give resnet"):
         preparation_for("sentence-cnn", tiny.images(6))
     with pytest.raises(InputError, match="tokenizer"):
         load_for_training(str(image_checkpoint("resnet")), label_names=("a", "b"))

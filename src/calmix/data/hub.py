@@ -39,11 +39,15 @@ def read_hub(source: str, split: str) -> pa.Table:
     table = data.with_format("arrow")[:]
     for position, name in enumerate(table.column_names):
         feature = data.features[name]
+        inner = getattr(feature, "feature", None)  # of a list
         if isinstance(feature, datasets.ClassLabel):
             codes = table[name].combine_chunks().cast(pa.int64())
             # The hub marks a missing label with -1.
             names = pc.take(pa.array(feature.names), pc.if_else(pc.less(codes, 0), None, codes))
             table = table.set_column(position, name, names)
+        elif isinstance(inner, datasets.ClassLabel):
+            several = [None if row is None else [inner.names[k] for k in row] for row in table[name].to_pylist()]
+            table = table.set_column(position, name, pa.array(several, pa.list_(pa.string())))
     if table.num_rows == 0:
         raise InputError(f"{source}: there are no rows in the split {split!r}")
     return table.replace_schema_metadata()

@@ -29,9 +29,7 @@ def preparation_for(name: str, examples: Examples, *, size: int | None = None) -
         channels = 1 if grey else 3
         return Preparation(height, width, (0.0,) * channels, (1.0,) * channels), True
     if is_sentence_cnn(name):
-        raise InputError(
-            f"{name}: is a network for texts, and these are images; give {', '.join(SMALL)}, or another"
-        )
+        raise InputError(f"{name}: is a network for texts, and these are images; give {', '.join(SMALL)}, or another")
     config = config_of(name)
     told = read_preparation(name, config)
     if told is None:
