@@ -461,7 +461,7 @@ def _vectors() -> dict[str, Bad]:
         found[f"vectors: {name}"] = Bad(command, says, {**good, file: content})
     found |= {
         "vectors: not there": Bad("train good.csv --model sentence-cnn --vectors no.txt --out new", "no.txt: no such file", good),
-        "vectors: for another model": Bad("train good.csv --model MODEL --vectors good.csv --out new", "word vectors are for --model", good),
+        "vectors: for another model": Bad("train good.csv --model MODEL --vectors good.csv --out new", "word vectors are for sentence-cnn", good),
         "vectors: a file the zip has not": Bad("train good.csv --model sentence-cnn --vectors v.zip/c.txt --out new", "has no file 'c.txt'", {**good, "v.zip": zipped("a.txt")}),
     }  # fmt: skip
     return found
