@@ -121,11 +121,7 @@ def test_parts_threads_and_kinds_of_labels_change_nothing(draw, classes, dtype, 
     threads = torch.get_num_threads()
     found = []
     try:
-        with (
-            mock.patch.object(compiled, "_SPAN", 10_000),
-            mock.patch.object(compiled, "_WORTH", ALWAYS),
-            mock.patch.object(compiled, "share", return_value=3),
-        ):
+        with mock.patch.object(compiled, "_SPAN", 10_000), mock.patch.object(compiled, "_WORTH", ALWAYS):
             for count in (1, 3):
                 torch.set_num_threads(count)
                 found.append(BinCounts.of(probs, labels).to_array())

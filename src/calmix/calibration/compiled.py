@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calmix.calibration.checks import tolerance
-from calmix.processors import share
 
 __all__ = ["compiled_sums"]
 
@@ -44,7 +43,7 @@ def compiled_sums(p: Tensor, y: Tensor, bins: int, positive_class: int | None) -
         labels = y[span].long().contiguous().numpy()
         return sums if count(probs[span], bits[span], labels, positive, margin, edges, sums) else None
 
-    total, workers, starts = np.zeros((3, bins)), min(torch.get_num_threads(), share()), range(0, len(p), rows)
+    total, workers, starts = np.zeros((3, bins)), torch.get_num_threads(), range(0, len(p), rows)
     # Threads of our own: numba's would not outlive a fork of this process. Spans do not depend on their number,
     # so neither does the result.
     with ThreadPoolExecutor(workers) as threads:

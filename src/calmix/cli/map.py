@@ -122,7 +122,7 @@ def map_(
         if clean is None and (no_report or (out / "report.html").is_file()):
             raise
         figures = finished_run(out).metrics  # it was stopped before its page was there, or is asked for the table alone
-        if clean is not None:
+        if clean is not None and processes().is_main_process:
             _write_clean(train, examples, columns, known_dynamics(out, examples).dynamics, clean)
     if not processes().is_main_process:
         return

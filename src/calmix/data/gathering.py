@@ -9,13 +9,9 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-import pyarrow as pa
 
-from calmix.data.building import examples_from_table
-from calmix.data.columns import find_columns
 from calmix.data.examples import Examples
 from calmix.data.files import COMPRESSIONS
-from calmix.data.hub import read_hub
 from calmix.data.origin import Origin, closest, listed, shown
 from calmix.data.reading import read_examples
 from calmix.data.splits import split_examples
@@ -108,7 +104,7 @@ def _read(part: Part, folder: Path | None) -> Examples:
     if folder is not None:
         examples = read_examples(find_inside(folder, part.file), split=part.split, **columns)
     elif part.hub:
-        examples = _several(part, columns) or read_examples(part.hub, split=part.split, labelled=None, **columns)
+        examples = read_examples(part.hub, split=part.split, labelled=None, several=part.several, **columns)
         # The hub marks what annotators did not agree on with no label.
         known = np.flatnonzero(examples.labels >= 0)
         if len(known) < len(examples):
@@ -117,19 +113,6 @@ def _read(part: Part, folder: Path | None) -> Examples:
     else:
         raise InputError(f"{part.file} is not on the hub; give the folder that has it (--data or CALMIX_DATA)")
     return examples if examples.kind == "choices" else _relabelled(examples, part)
-
-
-def _several(part: Part, columns: Mapping[str, str]) -> Examples | None:
-    """Return a hub data set whose rows have lists of labels, each list as one name; None where there are no such."""
-    if not part.several:
-        return None
-    table, origin = read_hub(part.hub, part.split), Origin(part.hub)
-    found = find_columns(table, origin, **columns, labelled=None)
-    if found.label is None or not pa.types.is_list(table[found.label].type):
-        return None
-    names = [part.several.join(row) if row else None for row in table[found.label].to_pylist()]
-    table = table.set_column(table.column_names.index(found.label), found.label, pa.array(names, pa.string()))
-    return examples_from_table(table, found, origin, may_be_missing=True)
 
 
 def _relabelled(examples: Examples, part: Part) -> Examples:

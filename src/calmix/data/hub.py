@@ -18,8 +18,11 @@ def is_hub_name(source: str) -> bool:
     return _HUB_NAME.fullmatch(source) is not None
 
 
-def read_hub(source: str, split: str) -> pa.Table:
-    """One split of a hub data set, with class labels as names. Code that comes with the data is not run."""
+def read_hub(source: str, split: str, *, several: str = "") -> pa.Table:
+    """One split of a hub data set, with class labels as names, several of a row joined by `several` if that is given.
+
+    Code that comes with the data is not run.
+    """
     try:
         import datasets
     except ImportError as error:
@@ -46,8 +49,9 @@ def read_hub(source: str, split: str) -> pa.Table:
             names = pc.take(pa.array(feature.names), pc.if_else(pc.less(codes, 0), None, codes))
             table = table.set_column(position, name, names)
         elif isinstance(inner, datasets.ClassLabel):
-            several = [None if row is None else [inner.names[k] for k in row] for row in table[name].to_pylist()]
-            table = table.set_column(position, name, pa.array(several, pa.list_(pa.string())))
+            lists = [[inner.names[k] for k in row or ()] for row in table[name].to_pylist()]
+            joined = [several.join(row) or None for row in lists] if several else lists
+            table = table.set_column(position, name, pa.array(joined))
     if table.num_rows == 0:
         raise InputError(f"{source}: there are no rows in the split {split!r}")
     return table.replace_schema_metadata()

@@ -30,6 +30,7 @@ def read_examples(
     label_names: Sequence[str] | None = None,
     labelled: bool | None = True,
     split: str = "train",
+    several: str = "",
     usual: Mapping[str, str] | None = None,
 ) -> Examples:
     """The examples in a table on disk, or in a data set of the hub ("name", "org/name" or "org/name:config").
@@ -54,6 +55,7 @@ def read_examples(
         labelled: True when every row must have a label, False to ignore labels, None to take those there are.
         split: which split of a hub data set, or of a folder that is divided into them; `dev` is called `validation`
             on the hub.
+        several: what joins the labels of a row where a hub data set has lists of them; without it they are refused.
         usual: the columns to take for what is not named, where a table has them, by the names of the arguments: those
             that a model was trained on.
     """
@@ -72,7 +74,7 @@ def read_examples(
     if os.path.isfile(name) and name.lower().endswith(IMAGE_ENDINGS):
         raise Origin(name).error("is a single image; give the folder it is in")
     if isinstance(source, str) and names_hub(source):
-        table, origin = read_hub(source, "validation" if split == "dev" else split), Origin(source)
+        table, origin = read_hub(source, "validation" if split == "dev" else split, several=several), Origin(source)
     else:
         table = read_table(name)
         origin = Origin(name, header=format_of(name)[0] in ("csv", "tsv"))
