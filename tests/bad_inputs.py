@@ -257,6 +257,7 @@ def _tables() -> dict[str, Bad]:
         "table: votes below 0": Bad("train v.csv --votes votes --model MODEL --out new", "votes in column 'votes' at row 2", {"v.csv": rows(votes, 'a,x,"{""x"": -1, ""y"": 2}"', 'b,y,"{""x"": 1, ""y"": 2}"')}),
         "table: votes of words": Bad("train v.csv --votes votes --model MODEL --out new", "holds no votes: 'many'", {"v.csv": rows(votes, "a,x,many", "b,y,few")}),
         "table: no votes": Bad("train v.csv --votes votes --model MODEL --out new", "no votes in column 'votes' at row 2", {"v.csv": rows(votes, 'a,x,"{""x"": 0, ""y"": 0}"', 'b,y,"{""x"": 1, ""y"": 0}"')}),
+        "table: two to predict": Bad("predict RUN good.csv other.csv", "good.csv: is no image file; give one table or folder alone", other),
         "table: a pair for a single text": Bad("predict RUN p.csv --text-b b", "holds pairs of texts", {"p.csv": rows("text,b", "a,c")}),
     }  # fmt: skip
     return found
@@ -434,6 +435,13 @@ def _images() -> dict[str, Bad]:
     }  # fmt: skip
     found = {f"images: {name}": Bad(command, says, made) for name, (says, made) in files.items()}
     content = {"i.parquet": parquet(image=[{"bytes": None, "path": "/etc/passwd"}] * 4, label=[0, 1, 0, 1])}
+    found |= {
+        "images: to predict, not there": Bad("predict RUN nowhere.png", "nowhere.png: no such file", {}),
+        "images: to predict, one not there": Bad("predict RUN a.png b.png", "b.png: no such file", {"a.png": png(4, 4)}),
+        "images: to predict, one a text": Bad("predict RUN a.png b.png", "b.png: this is no PNG", {"a.png": png(4, 4), "b.png": b"x"}),
+        "images: to predict with a model of texts": Bad("predict RUN a.png", "holds image data, but this model reads", {"a.png": png(4, 4)}),
+        "images: to predict, and a column": Bad("predict RUN a.png --text a", "leave out --text", {"a.png": png(4, 4)}),
+    }  # fmt: skip
     found["images: paths in a table"] = Bad(
         "train i.parquet --model MODEL --out new", "i.parquet: no column looks like the text", content
     )

@@ -1,5 +1,7 @@
 """Every command on images, and image files that are not what they should be."""
 
+import csv
+import io
 import json
 import shutil
 import struct
@@ -129,6 +131,24 @@ def test_images_are_predicted_measured_and_calibrated(calmix: Any, folder: Path,
     again = read_table(place / "again.csv")
     assert again["predicted"].to_pylist() == predicted["predicted"].to_pylist()
     assert calmix("report", trained).code == 0
+
+
+def test_images_are_predicted_one_by_one(calmix: Any, folder: Path, trained: Path, place: Path) -> None:
+    assert calmix("predict", trained, folder, "--out", "all.jsonl").code == 0
+    expected = {row["image_from"]: row["predicted"] for row in read_table(place / "all.jsonl").to_pylist()}
+    names = [folder / "weather" / "002.png", folder / "animal" / "000.png"]
+    for chosen in (names, names[:1]):
+        ended = calmix("predict", trained, *chosen)
+        assert (ended.code, ended.err) == (0, "")
+        rows = list(csv.DictReader(io.StringIO(ended.out)))
+        assert [(row["image_from"], row["predicted"]) for row in rows] == [(str(n), expected[str(n)]) for n in chosen]
+
+
+def test_image_files_have_no_columns_to_copy(calmix: Any, folder: Path, trained: Path) -> None:
+    for words in (("000.png", "--with-columns"), ("000.png", "003.png", "--with-columns")):
+        ended = calmix("predict", trained, *(folder / "animal" / w if w.endswith("png") else w for w in words))
+        assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+        assert "is no table, so --with-columns has nothing to write" in ended.err
 
 
 @pytest.mark.filterwarnings("default")

@@ -11,9 +11,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from calmix.data import read_table
+from calmix.data import read_table, tables
 from calmix.models import load
 from calmix.training import prediction_tables
+
+
+class Counted:
+    def __init__(self, function: Any) -> None:
+        self.function, self.calls = function, 0
+
+    def __call__(self, *words: Any) -> Any:
+        self.calls += 1
+        return self.function(*words)
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
@@ -36,7 +45,7 @@ def test_a_file_is_written_in_the_format_of_its_name(
 ) -> None:
     out = place / f"deep/p.{suffix}"
     ended = calmix("predict", trained, files["texts"], "--out", out)
-    assert (ended.code, ended.out, ended.err) == (0, "", "")
+    assert (ended.code, ended.out, ended.err) == (0, "", f"· 3 rows: {out}\n")
     if suffix == "parquet":
         assert pq.read_table(out).num_rows == 3
     elif suffix == "jsonl":
@@ -145,7 +154,11 @@ def test_the_columns_of_the_file_can_stand_before_the_predictions(
         'id,text,"a, b",predicted,predicted_\n1,the cat,=1,x,y\n2,bread,,x,y\n3,my dog,é,x,y\n'
     )
     monkeypatch.setattr("calmix.training.prediction_tables", partial(prediction_tables, rows=2))
+    counted = Counted(tables.read_delimited)
+    monkeypatch.setattr(tables, "read_delimited", counted)
     assert calmix("predict", trained, "new.csv", "--with-columns", "--out", f"p.{suffix}").code == 0
+    assert counted.calls == 1
+    monkeypatch.undo()
     found = read_table(place / f"p.{suffix}").to_pydict()
     own = ["id_", "text", "a, b", "predicted__", "predicted_"]
     assert list(found) == [*own, "id", "predicted", "confidence", "p_animal", "p_food", "p_weather"]

@@ -2,7 +2,7 @@ import pytest
 from PIL import Image
 
 from calmix.data import read_examples
-from calmix.data.imagefolders import IMAGE_ENDINGS, read_image_folder
+from calmix.data.imagefolders import IMAGE_ENDINGS, read_image_files, read_image_folder
 from calmix.errors import CalmixWarning, InputError
 
 
@@ -179,3 +179,12 @@ def test_a_folder_that_may_not_be_listed_is_named(folder, monkeypatch):
 def test_columns_mean_nothing_here(folder):
     with pytest.raises(InputError, match="images in files have no columns: leave out --label"):
         read_examples(folder("a/x.png"), label="kind")
+
+
+def test_files_that_are_named_one_by_one_are_checked_as_those_of_a_folder_are(folder, tmp_path):
+    place = folder("a/x.png", "b/y.png")
+    (place / "b" / "y.png").write_bytes(b"hello")
+    with pytest.raises(InputError, match=r"y\.png: this is no PNG, JPEG, BMP, WebP or GIF image"):
+        read_image_files([place / "a" / "x.png", place / "b" / "y.png"])
+    with pytest.raises(InputError, match=r"'line\\nbreak\.png' has characters that cannot be printed"):
+        read_image_files(["line\nbreak.png"])

@@ -3,8 +3,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from PIL import Image
 
-from calmix.data import read_examples, write_table
+from calmix.data import read_examples, read_table, write_table
+from calmix.data.reading import names_hub, read_files
 from calmix.errors import InputError
 
 
@@ -49,6 +51,41 @@ def test_a_source_may_be_a_string_or_a_path(file):
 def test_a_single_image_is_told_from_a_table(file):
     with pytest.raises(InputError, match=r"photo\.JPG: is a single image; give the folder it is in"):
         read_examples(file(b"\xff\xd8", "photo.JPG"))
+
+
+def test_image_files_may_be_named_one_by_one_where_no_label_is_needed(tmp_path):
+    files = [str(tmp_path / name) for name in ("b.png", "a.PNG")]
+    for value, name in enumerate(files):
+        Image.new("RGB", (4, 4), (20 * value, 0, 0)).save(name)
+    single = read_examples(files[1], labelled=False)
+    assert (single.kind, len(single), single.labels.tolist()) == ("image", 1, [-1])
+    both = read_files(files, labelled=False)
+    assert both.column("image_from") == files
+    assert [image[0, 0, 0] for image in both.images] == [0, 20]
+    assert both.ids[1] == single.ids[0]
+    with pytest.raises(InputError, match="images in files have no columns: leave out --text-b"):
+        read_files(files, text_b="other")
+    with pytest.raises(InputError, match="is no image file; give one table or folder alone, or image files only"):
+        read_files([files[0], str(tmp_path)], labelled=False)
+
+
+def test_several_sources_are_read_as_one_only_if_they_are_images(file):
+    path = str(file("text\na\n"))
+    assert len(read_files([path], labelled=False)) == 1
+    with pytest.raises(InputError, match=r"train\.csv: is no image file"):
+        read_files([path, path], labelled=False)
+
+
+def test_an_image_that_is_not_there_is_no_data_set_of_the_hub():
+    assert not names_hub("nowhere.PNG")
+    assert names_hub("org/name")
+
+
+def test_a_table_that_was_read_before_is_not_read_again(file):
+    path = file("text\na\nb\n")
+    table = read_table(path)
+    path.unlink()
+    assert read_examples(path, labelled=False, table=table).column("text") == ["a", "b"]
 
 
 def test_a_table_of_pairs(file):

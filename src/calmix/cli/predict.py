@@ -1,4 +1,4 @@
-"""`calmix predict`: labels and calibrated probabilities for a file of texts."""
+"""`calmix predict`: labels and calibrated probabilities for a file of texts, or for images."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +20,13 @@ __all__ = ["predict"]
 
 def predict(
     model: Annotated[str, typer.Argument(help="Run folder or checkpoint.")],
-    file: Annotated[str, typer.Argument(help="CSV, TSV, JSONL or Parquet file with the texts; or a folder of images.")],
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="CSV, TSV, JSONL or Parquet file with the texts; or a folder of images, or image files.",
+        ),
+    ],
     out: Annotated[Path | None, typer.Option(help="CSV, JSONL or Parquet file; without it, CSV on stdout.")] = None,
     text: Annotated[str | None, typer.Option(help="Column with the text.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.")] = None,
@@ -41,20 +47,23 @@ def predict(
     mc_dropout: Passes = None,
     dropout: DropoutRate = None,
 ) -> None:
-    """Predict: id, label, confidence, and one probability per class."""
-    from calmix.data import read_examples, write_tables
-    from calmix.data.reading import check_there
+    """Predict: id, label, confidence, and one probability per class.
+
+    Example: `calmix predict run new.csv --out answers.csv`, or `calmix predict run one.png other.png`
+    """
+    from calmix.data import write_tables
+    from calmix.data.reading import check_there, read_files
     from calmix.data.remembering import remembered_columns
     from calmix.data.tables import check_writable, print_csv
 
     if out is not None:
         check_writable(out)
-    check_there(file)
-    own = _own_columns(file) if with_columns else None
+    check_there(*files)
+    own = _own_columns(files) if with_columns else None
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "id": id}
 
     def read(usual: Mapping[str, str]) -> "Examples":
-        return read_examples(file, labelled=False, split="test", usual=usual, **columns)
+        return read_files(files, labelled=False, split="test", usual=usual, table=own, **columns)
 
     # A file is read before a model is loaded, which takes longer; what a model on the hub remembers is in it.
     early = read(remembered_columns(model)) if Path(model).is_dir() else None
@@ -72,18 +81,22 @@ def predict(
             print_csv(tables)
         else:
             write_tables(tables, out)
+    if out is not None:
+        note(f"{len(examples):,} rows: {out}")
     if abstain and classifier.beside.threshold is not None and classifier.beside.threshold.threshold is None:
         note("nothing is accepted: the accuracy asked for with --guarantee could not be promised")
 
 
-def _own_columns(file: str) -> "pa.Table":
+def _own_columns(files: list[str]) -> "pa.Table":
     """Return the table as it is; refuse what has none, or none that every format holds."""
     import pyarrow as pa
 
     from calmix.data import read_table
+    from calmix.data.imagefolders import IMAGE_ENDINGS
     from calmix.data.reading import names_hub
 
-    if Path(file).is_dir() or names_hub(file):
+    file = files[0]
+    if len(files) > 1 or Path(file).is_dir() or names_hub(file) or file.lower().endswith(IMAGE_ENDINGS):
         raise InputError(f"{file}: is no table, so --with-columns has nothing to write")
     table = read_table(file)
     if any(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in table.schema.types):

@@ -17,7 +17,7 @@ from calmix.data.origin import Origin, listed, shown
 from calmix.data.splits import names_of_split
 from calmix.errors import CalmixWarning, InputError
 
-__all__ = ["IMAGE_ENDINGS", "read_image_folder"]
+__all__ = ["IMAGE_ENDINGS", "read_image_files", "read_image_folder"]
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif")
 _SPLITS = ("train", "test", *names_of_split("dev"))
@@ -69,6 +69,16 @@ def read_image_folder(
     return examples_from_content(
         content, table, columns, origin, label_names=label_names, may_be_missing=labelled is None
     )
+
+
+def read_image_files(files: Sequence[str | Path]) -> Examples:
+    """The images in files that are named one by one, without labels."""
+    origin = Origin(os.fspath(files[0]) if len(files) == 1 else f"{len(files):,} images")
+    for file in files:
+        if _UNPRINTABLE.search(str(file)):
+            raise InputError(f"the name {shown(str(file))} has characters that cannot be printed; rename it")
+    content = image_columns([None] * len(files), [os.path.abspath(f) for f in files], _keys([Path(f) for f in files]))
+    return examples_from_content(content, pa.table({}), Columns("", None, (), None, None, None), origin)
 
 
 def _split_folder(folder: Path, split: str, origin: Origin) -> Path:

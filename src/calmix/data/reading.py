@@ -3,6 +3,9 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from calmix.data.building import examples_from_table
 from calmix.data.columns import find_columns, with_usual
@@ -10,12 +13,12 @@ from calmix.data.examples import Examples
 from calmix.data.files import COMPRESSIONS
 from calmix.data.hub import is_hub_name, read_hub
 from calmix.data.idx import find_idx, is_idx, read_idx
-from calmix.data.imagefolders import IMAGE_ENDINGS, read_image_folder
+from calmix.data.imagefolders import IMAGE_ENDINGS, read_image_files, read_image_folder
 from calmix.data.origin import Origin
 from calmix.data.tables import FORMATS, format_of, read_table
 from calmix.errors import InputError
 
-__all__ = ["check_there", "names_hub", "read_examples"]
+__all__ = ["check_there", "names_hub", "read_examples", "read_files"]
 
 
 def read_examples(
@@ -32,11 +35,13 @@ def read_examples(
     split: str = "train",
     several: str = "",
     usual: Mapping[str, str] | None = None,
+    table: pa.Table | None = None,
 ) -> Examples:
     """The examples in a table on disk, or in a data set of the hub ("name", "org/name" or "org/name:config").
 
     Images are read from a folder that has a folder of them for each class, from a table with their bytes in a
-    column called `image` or the like and no text, and from IDX files (see `read_image_folder` and `read_idx`).
+    column called `image` or the like and no text, and from IDX files (see `read_image_folder` and `read_idx`); a
+    single image, where no label is needed, from its file.
 
     Columns that are not named are found by their usual names. Anything that cannot be used raises
     `InputError`, which names the file, the row and the remedy; nothing is dropped but files in a folder of
@@ -58,12 +63,17 @@ def read_examples(
         several: what joins the labels of a row where a hub data set has lists of them; without it they are refused.
         usual: the columns to take for what is not named, where a table has them, by the names of the arguments: those
             that a model was trained on.
+        table: the table in `source`, where it was read before.
     """
     name = os.fspath(source)
-    if os.path.isdir(name) or is_idx(name):
-        given = {"--text": text, "--text-b": text_b, "--choices": choices, "--label": label, "--id": id}
-        for option in [key for key, value in {**given, "--votes": votes}.items() if value is not None]:
-            raise Origin(name).error(f"images in files have no columns: leave out {option}")
+    given = {"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id, "votes": votes}
+    single = os.path.isfile(name) and _is_image(name)
+    if os.path.isdir(name) or is_idx(name) or single:
+        if single and labelled:
+            raise Origin(name).error("is a single image; give the folder it is in")
+        _refuse_columns(name, given)
+        if single:
+            return read_image_files([name])
         try:
             images = find_idx(Path(name), split) if os.path.isdir(name) else Path(name)
             if images is not None:
@@ -71,16 +81,35 @@ def read_examples(
             return read_image_folder(name, label_names=label_names, labelled=labelled, split=split)
         except OSError as error:
             raise Origin(name).error(f"cannot be read ({error.strerror})") from error
-    if os.path.isfile(name) and name.lower().endswith(IMAGE_ENDINGS):
-        raise Origin(name).error("is a single image; give the folder it is in")
     if isinstance(source, str) and names_hub(source):
         table, origin = read_hub(source, "validation" if split == "dev" else split, several=several), Origin(source)
     else:
-        table = read_table(name)
+        table = read_table(name) if table is None else table
         origin = Origin(name, header=format_of(name)[0] in ("csv", "tsv"))
-    given = {"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id, "votes": votes}
     columns = find_columns(table, origin, **with_usual(given, usual or {}, table.column_names), labelled=labelled)
     return examples_from_table(table, columns, origin, label_names=label_names, may_be_missing=labelled is None)
+
+
+def read_files(sources: Sequence[str], **options: Any) -> Examples:
+    """The examples in one source, as `read_examples` reads it with these options, or in several image files."""
+    if len(sources) == 1:
+        return read_examples(sources[0], **options)
+    for source in sources:
+        if os.path.isdir(source) or not _is_image(source):
+            raise Origin(source).error("is no image file; give one table or folder alone, or image files only")
+    _refuse_columns(sources[0], options)
+    return read_image_files(sources)
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(IMAGE_ENDINGS)
+
+
+def _refuse_columns(name: str, given: Mapping[str, Any]) -> None:
+    """Refuse columns that were named, where there is no table."""
+    for role in ("text", "text_b", "choices", "label", "id", "votes"):
+        if given.get(role) is not None:
+            raise Origin(name).error(f"images in files have no columns: leave out --{role.replace('_', '-')}")
 
 
 def check_there(*sources: str) -> None:
@@ -92,5 +121,6 @@ def check_there(*sources: str) -> None:
 
 def names_hub(source: str) -> bool:
     """Return whether this is the name of a data set on the hub, and no file's, be that there or not."""
-    looks_like_a_file = Path(source).suffix.lower() in {*FORMATS, *COMPRESSIONS} or os.path.exists(source)
+    endings = {*FORMATS, *COMPRESSIONS, *IMAGE_ENDINGS}
+    looks_like_a_file = Path(source).suffix.lower() in endings or os.path.exists(source)
     return not looks_like_a_file and is_hub_name(source)
