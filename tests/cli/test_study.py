@@ -93,8 +93,39 @@ def test_where_no_terminal_is_progress_is_told_now_and_then(
 
 
 def test_where_it_runs_is_said_once(calmix: Any, file: Path, place: Path) -> None:
-    ended = calmix("study", file, "--out", "out", "--on", "ray", "--workers", 2)
-    assert (ended.code, "give --workers or --on ray" in ended.err) == (2, True)
+    for many in (2, "auto"):
+        ended = calmix("study", file, "--out", "out", "--on", "ray", "--workers", many)
+        assert (ended.code, "give --workers or --on ray" in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize("many", ["0", "-2", "two", "1.5", ""])
+def test_workers_are_counted_in_whole_numbers(calmix: Any, file: Path, place: Path, many: str) -> None:
+    ended = calmix("study", file, "--out", "out", f"--workers={many}")
+    assert ended.code == 2
+    assert "--workers must be" in ended.err
+    assert len(ended.err.splitlines()) == 1
+    assert not (place / "out").exists()
+
+
+def test_as_many_workers_as_fit_are_one_without_a_gpu(calmix: Any, file: Path, files: Any, place: Path) -> None:
+    ended = calmix("study", file, "--out", "out", "--data", files["train"].parent, "--workers", "auto")
+    assert ended.code == 0, ended.err
+    assert "one process: there is no GPU that several would fit on" in ended.err
+    assert "4 done" in calmix("study", file, "--out", "out", "--data", files["train"].parent, "--dry-run").out
+
+
+def test_as_many_workers_as_fit_on_the_gpu_are_started(
+    calmix: Any, file: Path, files: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr("calmix.study.fitting_workers", lambda _: 3)
+    monkeypatch.setattr("calmix.study.conduct_with_workers", lambda _, many, **__: started.append(many))
+    words = ["study", file, "--out", "out", "--data", files["train"].parent, "--workers", "auto"]
+    ended = calmix(*words)
+    assert started == [3]
+    assert "3 processes share the GPU" in ended.err
+    assert calmix(*words, "--tables").code == 0
+    assert started == [3]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,6 +98,55 @@ def test_workers_share_the_processors_unless_threads_were_chosen(
     assert idle.started == [each] * 3
 
 
+@pytest.mark.parametrize(("free", "cores", "many"), [(80, 16, 2), (80, 1, 1), (1, 16, 1)])
+def test_as_many_workers_as_fit_on_the_gpu(
+    ready: Any, monkeypatch: pytest.MonkeyPatch, free: int, cores: int, many: int
+) -> None:
+    prepared = ready()  # two groups of runs
+    assert spreading.fitting_workers(prepared) == 1  # there is no GPU here
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * 2**30, 80 * 2**30))
+    monkeypatch.setattr(spreading, "processors", lambda: cores)
+    assert spreading.fitting_workers(prepared) == many
+    monkeypatch.setattr(type(prepared.storage), "finished", lambda *_: True)
+    assert spreading.fitting_workers(prepared) == 1  # nothing is left to be made
+
+
+@pytest.mark.parametrize(
+    ("resources", "gpus", "memory", "shares"),
+    [
+        ({"CPU": 8.0}, None, None, [0.0, 0.0]),  # no GPU in the cluster
+        ({"CPU": 8.0, "GPU": 2.0}, None, 100, [0.125, 0.125]),
+        ({"CPU": 8.0, "GPU": 2.0}, None, 1, [1.0, 1.0]),
+        ({"CPU": 8.0, "GPU": 2.0}, None, None, [1.0, 1.0]),  # nobody says how large it is
+        ({"CPU": 8.0, "GPU": 2.0}, 0.3, 100, [0.3, 0.3]),
+        ({"CPU": 8.0, "GPU": 2.0}, 0.0, 100, [0.0, 0.0]),
+    ],
+)
+def test_a_task_asks_for_what_was_said_or_for_the_share_it_should_need(
+    ready: Any, monkeypatch: pytest.MonkeyPatch, resources: Any, gpus: Any, memory: Any, shares: list[float]
+) -> None:
+    monkeypatch.setattr(spreading, "_smallest_gpu", lambda _: None if memory is None else memory * 2**30)
+    cluster = SimpleNamespace(cluster_resources=lambda: resources)
+    assert spreading._shares(cluster, ready(), gpus) == shares
+
+
+@pytest.mark.parametrize(("gpus", "cpus"), [(-1.0, 1.0), (1.5, 1.0), (float("nan"), 1.0), (None, -1.0)])
+def test_what_ray_could_not_give_is_refused(ready: Any, gpus: Any, cpus: float) -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(InputError, match=r"^--[gc]pus must be "):
+        conduct_on_ray(ready(), gpus=gpus, cpus=cpus)
+
+
+def test_the_smallest_gpu_of_the_machine_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert spreading._memory_of_gpu() == 0
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    about = [SimpleNamespace(total_memory=80), SimpleNamespace(total_memory=24)]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", about.__getitem__)
+    assert spreading._memory_of_gpu() == 24
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Any:
     """A Ray cluster of two nodes, on this machine."""
@@ -173,3 +223,49 @@ def test_runs_of_a_node_that_is_lost_are_made_by_another(
     state = conduct_on_ray(prepared, on_state=watch)
     assert lost
     assert (state.done, state.failed, state.open) == (4, 0, 0)
+
+
+# Writes down how much of a GPU it was given.
+GIVEN = """
+from pathlib import Path
+from calmix.recipes import erm
+from dataclasses import replace
+
+def recipe():
+    def note(examples):
+        import ray
+        given = ray.get_runtime_context().get_assigned_resources()
+        Path(__file__).with_name("given").write_text(str(given.get("GPU", 0.0)))
+        return examples
+    return replace(erm(), prepare=note)
+"""
+
+
+@pytest.mark.slow
+def test_runs_on_a_cluster_are_given_the_share_of_a_gpu_that_they_should_need(
+    cluster: Any, written: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    node = cluster.add_node(num_cpus=1, num_gpus=1)
+    (tmp_path / "given.py").write_text(GIVEN)
+    methods = f'[[method]]\nname = "given"\nrecipe = "{tmp_path / "given.py"}:recipe"\n'
+    file = written(methods, head="seeds = 1")
+    notes: list[str] = []
+
+    def given(out: str, **asked: Any) -> float:
+        prepared = prepare(Order(file, tmp_path / out, data=data))
+        assert conduct_on_ray(prepared, on_note=notes.append, **asked).done == 1
+        return float((tmp_path / "given").read_text())
+
+    try:
+        assert spreading._smallest_gpu(ray) is None  # the node has but the word for one
+        assert given("whole") == 1.0
+        monkeypatch.setattr(spreading, "_smallest_gpu", lambda _: 40 * 2**30)
+        assert given("share") == 0.125
+        assert notes[-1].startswith("GPUs per task, by the memory it is estimated to need: 0.125 for 1 ")
+        told = len(notes)
+        assert given("said", gpus=0.5) == 0.5
+        assert len(notes) == told
+    finally:
+        cluster.remove_node(node)

@@ -52,15 +52,24 @@ def study(
         float | None, typer.Option(help="Begin no run after so many minutes.", rich_help_panel=_WHERE)
     ] = None,
     workers: Annotated[
-        int, typer.Option(help="Processes of this machine that make runs side by side.", rich_help_panel=_WHERE)
-    ] = 1,
+        str,
+        typer.Option(
+            metavar="N|auto",
+            help="Processes of this machine that make runs side by side; auto: as many as fit on its GPU.",
+            rich_help_panel=_WHERE,
+        ),
+    ] = "1",
     on: Annotated[_On, typer.Option(help="Where runs are made.", rich_help_panel=_WHERE)] = _On.here,
     address: Annotated[
         str | None,
         typer.Option(help="Ray cluster to join; else one of this machine is started.", rich_help_panel=_WHERE),
     ] = None,
     gpus: Annotated[
-        float | None, typer.Option(help="Ray: GPUs per task; 0.25 lets four share one.", rich_help_panel=_WHERE)
+        float | None,
+        typer.Option(
+            help="Ray: GPUs per task; 0.25 lets four share one. Default: the share of a GPU's memory it should need.",
+            rich_help_panel=_WHERE,
+        ),
     ] = None,
     cpus: Annotated[float, typer.Option(help="Ray: CPUs per task.", rich_help_panel=_WHERE)] = 1.0,
     retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
@@ -78,7 +87,8 @@ def study(
     from calmix.errors import InputError
     from calmix.study import Order, conduct, conduct_on_ray, conduct_with_workers, outcome, prepare, state_of
 
-    if on is _On.ray and workers != 1:
+    processes = _processes(workers)
+    if on is _On.ray and processes != 1:
         raise InputError("give --workers or --on ray: on a cluster, Ray decides how many")
     if minutes is not None and not minutes >= 0:
         raise InputError(f"--minutes must be 0 or more, not {minutes}")
@@ -89,12 +99,12 @@ def study(
     if retry:
         for key in prepared.plan.runs:
             prepared.storage.forgive(key)
-    make = partial(conduct, prepared)
-    if on is _On.ray:
-        make = partial(conduct_on_ray, prepared, address=address, gpus=gpus, cpus=cpus)
-    elif workers != 1:
-        make = partial(conduct_with_workers, prepared, workers)
     if not tables:
+        make = partial(conduct, prepared)
+        if on is _On.ray:
+            make = partial(conduct_on_ray, prepared, address=address, gpus=gpus, cpus=cpus, on_note=note)
+        elif (many := processes or _fitting(prepared)) != 1:
+            make = partial(conduct_with_workers, prepared, many)
         with _bar(quiet=as_json) as show:
             make(minutes=minutes, on_state=show)
     done = outcome(prepared)
@@ -109,6 +119,27 @@ def study(
     if state.failed:
         note(f"{state.failed} of {state.total} runs failed: see {out / 'study.md'}; --retry tries them again")
         raise typer.Exit(1)
+
+
+def _processes(workers: str) -> int | None:
+    """Return how many processes were asked for; None is as many as fit."""
+    from calmix.errors import InputError
+
+    try:
+        number = None if workers == "auto" else int(workers)
+    except ValueError:
+        raise InputError(f"--workers must be a whole number, or auto, not {workers!r}") from None
+    if number is not None and number < 1:
+        raise InputError(f"--workers must be at least 1, not {number}")
+    return number
+
+
+def _fitting(prepared: "Prepared") -> int:
+    from calmix.study import fitting_workers
+
+    many = fitting_workers(prepared)
+    note(f"{many} processes share the GPU" if many > 1 else "one process: there is no GPU that several would fit on")
+    return many
 
 
 def _list(prepared: "Prepared") -> None:

@@ -4,7 +4,7 @@ from calmix.study.asking import Study, read_study
 from calmix.study.collecting import collect
 from calmix.study.conducting import Order, Outcome, Prepared, conduct, outcome, prepare
 from calmix.study.grid import Library, Plan, make_plan
-from calmix.study.spreading import conduct_on_ray, conduct_with_workers
+from calmix.study.spreading import conduct_on_ray, conduct_with_workers, fitting_workers
 from calmix.study.working import State, Storage, state_of, work
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "conduct",
     "conduct_on_ray",
     "conduct_with_workers",
+    "fitting_workers",
     "make_plan",
     "outcome",
     "prepare",

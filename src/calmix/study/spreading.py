@@ -1,9 +1,11 @@
 """A study on several processes: of this machine, or of a Ray cluster. Each makes runs as a single one would."""
 
+import math
 import multiprocessing
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -13,18 +15,31 @@ from typing import Any
 import torch
 
 from calmix.errors import InputError
-from calmix.processors import chosen, share
+from calmix.processors import chosen, processors, share
 from calmix.study.conducting import Order, Prepared, prepare
+from calmix.study.fitting import needed_by, share_of, workers_for
 from calmix.study.working import State, state_of, work
 
-__all__ = ["conduct_on_ray", "conduct_with_workers"]
+__all__ = ["conduct_on_ray", "conduct_with_workers", "fitting_workers"]
 
 # Seconds between two looks at where the study stands.
 _LOOK = 0.5
 # How often Ray begins again what a lost node or worker was doing.
 _RETRIES = 3
+# Seconds in which the nodes of a cluster say how large their GPUs are.
+_ANSWER = 60.0
 
 OnState = Callable[[State], None]
+OnNote = Callable[[str], None]
+
+
+def fitting_workers(prepared: Prepared) -> int:
+    """Return how many processes of this machine can make the missing runs on its GPU at once; 1 without a GPU."""
+    if not torch.cuda.is_available():
+        return 1
+    missing = [g for g in prepared.plan.groups if not all(prepared.storage.finished(spec.key) for spec in g)]
+    free, _ = torch.cuda.mem_get_info()
+    return min(workers_for(missing, prepared.library, free), processors())
 
 
 def conduct_with_workers(
@@ -83,18 +98,24 @@ def conduct_on_ray(
     cpus: float = 1.0,
     minutes: float | None = None,
     on_state: OnState | None = None,
+    on_note: OnNote | None = None,
 ) -> State:
     """Make the missing runs on a Ray cluster and return where the study then stands.
 
     Runs that differ only in their seed are one task, which waits for the runs it builds on; Ray decides where and
     when, and begins again what a lost node was doing. `gpus` and `cpus` are what a task asks for: with 0.25 GPUs,
-    four share one. Without `address`, a cluster of this machine alone is started (or the one RAY_ADDRESS names is
+    four share one. Without `gpus`, a task asks for the share of the cluster's smallest GPU that its memory is
+    estimated to be. Without `address`, a cluster of this machine alone is started (or the one RAY_ADDRESS names is
     taken). The folders of runs and data must be the same on every node.
     """
     try:
         import ray
     except ImportError:
         raise InputError("--on ray: Ray is not installed; pip install calmix[study]") from None
+    if gpus is not None and not (0 <= gpus <= 1 or (gpus > 1 and gpus.is_integer())):
+        raise InputError(f"--gpus must be a share of a GPU, or a whole number of them, not {gpus:g}")
+    if not 0 <= cpus < math.inf:
+        raise InputError(f"--cpus must be a number from 0, not {cpus:g}")
     ours = not ray.is_initialized()
     if ours:
         try:
@@ -102,14 +123,17 @@ def conduct_on_ray(
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InputError(f"--address {address}: no Ray cluster answers there ({error})") from None
     try:
-        share = gpus if gpus is not None else (1.0 if ray.cluster_resources().get("GPU") else 0.0)
-        task = ray.remote(num_cpus=cpus, num_gpus=share, max_retries=_RETRIES)(_task)
+        shares = _shares(ray, prepared, gpus)
+        if gpus is None and on_note is not None and any(shares):
+            counted = ", ".join(f"{share:g} for {count}" for share, count in sorted(Counter(shares).items()))
+            on_note(f"GPUs per task, by the memory it is estimated to need: {counted} (--gpus gives all the same)")
+        task = ray.remote(num_cpus=cpus, max_retries=_RETRIES)(_task)
         until = None if minutes is None else time.time() + 60 * minutes
         waiting: dict[str, Any] = {}
-        for group in prepared.plan.groups:
+        for group, share in zip(prepared.plan.groups, shares, strict=True):
             before = {waiting[needed.group] for spec in group for needed in spec.needs.values()}
             keys = [spec.key for spec in group]
-            waiting[group[0].group] = task.remote(prepared.order, keys, until, cpus, *before)
+            waiting[group[0].group] = task.options(num_gpus=share).remote(prepared.order, keys, until, cpus, *before)
         left = list(waiting.values())
         while left:
             done, left = ray.wait(left, timeout=_LOOK)
@@ -121,6 +145,37 @@ def conduct_on_ray(
         if ours:
             ray.shutdown()
     return state_of(prepared.plan, prepared.storage)
+
+
+def _shares(ray: Any, prepared: Prepared, gpus: float | None) -> list[float]:
+    """Return the GPUs to ask for, for each group of runs: those that were said, or what it is estimated to need."""
+    groups = prepared.plan.groups
+    if gpus is not None or not ray.cluster_resources().get("GPU"):
+        return [gpus or 0.0] * len(groups)
+    memory = _smallest_gpu(ray)
+    return [share_of(needed_by(group, prepared.library), memory) for group in groups]
+
+
+def _smallest_gpu(ray: Any) -> int | None:
+    """Return the memory of the cluster's smallest GPU, in bytes; None unless every node with one says it."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as OnNode
+
+    ask = ray.remote(num_cpus=0, num_gpus=0.01, max_calls=1)(_memory_of_gpu)
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
+    asked = [ask.options(scheduling_strategy=OnNode(node, soft=False)).remote() for node in nodes]
+    try:
+        told: list[int] = ray.get(asked, timeout=_ANSWER)
+    except ray.exceptions.RayError:  # all of it is in use, or a node was lost
+        for reference in asked:
+            ray.cancel(reference, force=True)
+        return None
+    return min(told, default=0) or None
+
+
+def _memory_of_gpu() -> int:
+    """Return the memory of the smallest GPU that this process sees, in bytes; 0 if there is none."""
+    seen = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    return min((int(torch.cuda.get_device_properties(k).total_memory) for k in seen), default=0)
 
 
 def _settle(ray: Any, reference: Any) -> None:
