@@ -144,6 +144,51 @@ def test_images_are_predicted_one_by_one(calmix: Any, folder: Path, trained: Pat
         assert [(row["image_from"], row["predicted"]) for row in rows] == [(str(n), expected[str(n)]) for n in chosen]
 
 
+@pytest.mark.parametrize("command", ["evaluate", "calibrate", "ood", "export"])
+def test_texts_are_refused_as_such_by_a_model_of_images(
+    calmix: Any, image_checkpoint: Any, place: Path, command: str
+) -> None:
+    (place / "texts.csv").write_text("text,label\ngood,yes\nbad,no\n")
+    data = {"ood": ["--test", "texts.csv", "--ood", "gaussian-noise"], "export": ["--check", "texts.csv"]}
+    words = data.get(command, ["texts.csv"])
+    ended = calmix(command, image_checkpoint("convnet"), *words, "--out", "new")
+    assert (ended.code, ended.out, ended.err) == (
+        2, "", "calmix: texts.csv: holds text data, but this model reads images\n"
+    )  # fmt: skip
+    assert not (place / "new").exists()
+
+
+def test_images_are_refused_as_such_by_a_model_of_texts(calmix: Any, checkpoint: Any, folder: Path) -> None:
+    (folder / "food").rename(folder / "bread")
+    ended = calmix("evaluate", checkpoint("bert"), folder)
+    assert (ended.code, ended.err) == (
+        2, f"calmix: {folder}: holds image data, but this model reads plain texts or pairs\n"
+    )  # fmt: skip
+
+
+def test_a_folder_without_a_dev_split_says_what_to_calibrate_on(
+    calmix: Any, folder: Path, place: Path, image_checkpoint: Any
+) -> None:
+    for split in ("train", "test"):
+        shutil.copytree(folder, place / "split" / split)
+    model = image_checkpoint("convnet")
+    ended = calmix("calibrate", model, "split", "--out", "new")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert "there is no folder 'dev' in it (there are: 'test', 'train')" in ended.err
+    assert ended.err.endswith("name the one to read, as in split/test\n")
+    assert calmix("calibrate", model, "split/test", "--out", "new").code == 0
+
+
+def test_a_model_of_images_asks_for_images_to_check_its_export_on(
+    calmix: Any, image_checkpoint: Any, place: Path
+) -> None:
+    ended = calmix("export", image_checkpoint("convnet"), "--out", "new")
+    assert (ended.code, ended.err) == (
+        2, "calmix: give images to check a model of images on: --check FOLDER\n"
+    )  # fmt: skip
+    assert not (place / "new").exists()
+
+
 def test_image_files_have_no_columns_to_copy(calmix: Any, folder: Path, trained: Path) -> None:
     for words in (("000.png", "--with-columns"), ("000.png", "003.png", "--with-columns")):
         ended = calmix("predict", trained, *(folder / "animal" / w if w.endswith("png") else w for w in words))

@@ -40,7 +40,9 @@ def test_a_folder_of_them_by_split(place):
     test = read_examples(place, split="test")
     assert test.label_names == ("0", "7", "10")
     np.testing.assert_array_equal(test.images[2], IMAGES[3])
-    with pytest.raises(InputError, match="no IDX file has the images of the split 'dev'"):
+    with pytest.raises(
+        InputError, match="no IDX file has the images of the split 'dev'.* name the one to read, as in "
+    ):
         read_examples(place, split="dev")
 
 

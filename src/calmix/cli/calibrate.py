@@ -45,24 +45,15 @@ def calibrate(
 
     Example: `calmix calibrate run new-data.csv --guarantee 0.95 --out run-2`
     """
-    from calmix.data import read_examples
     from calmix.data.reading import check_there
     from calmix.errors import InputError
+    from calmix.models import read_for
     from calmix.training import calibrate as correct
     from calmix.training.correcting import trained_on
 
     check_there(dev)
     classifier = predictor(model, ensemble, mc_dropout, dropout)
-    examples = read_examples(
-        dev,
-        label_names=classifier.label_names or None,
-        text=text,
-        text_b=text_b,
-        choices=choices,
-        label=label,
-        split="dev",
-        usual=classifier.columns,
-    )
+    examples = read_for(classifier, dev, text=text, text_b=text_b, choices=choices, label=label, split="dev")
     seen = max(trained_on(each, examples) for each in (model, *(ensemble or [])))
     if 2 * seen > len(examples):
         raise InputError(

@@ -145,12 +145,11 @@ def _from_files(paths: list[str]) -> dict[str, Any]:
 
 
 def _from_model(classifier: "Predictor", files: list[str], columns: dict[str, Any], quiet: bool) -> dict[str, Any]:
-    from calmix.data import read_examples
+    from calmix.models import read_for
     from calmix.training import prediction_table
     from calmix.training.unfamiliar import ask
 
-    known = classifier.label_names or None
-    sets = {file: read_examples(file, label_names=known, split="test", **columns) for file in files}
+    sets = {file: read_for(classifier, file, split="test", **columns) for file in files}
     found = {}
     for file, examples in sets.items():
         with working_bar(Path(file).name, len(examples), quiet) as bar:

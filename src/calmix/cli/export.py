@@ -19,7 +19,10 @@ def export(
     model: Annotated[str, typer.Argument(help="Run folder or checkpoint.")],
     out: Annotated[Path, typer.Option(help="New folder for the exported model.")],
     check: Annotated[
-        str | None, typer.Option(help="Texts or images to compare on, best labelled; without it, the shipped messages.")
+        str | None,
+        typer.Option(
+            help="Texts or images to compare on, best labelled; without it, of single texts, the shipped messages."
+        ),
     ] = None,
     text: Annotated[str | None, typer.Option(help="Column with the text.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.")] = None,
@@ -29,7 +32,7 @@ def export(
     int8: Annotated[bool, typer.Option("--int8", help="Also write quantised weights, and measure them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON on stdout, nothing else there.")] = False,
 ) -> None:
-    """Export a model to ONNX, calibration included, and check it against the original on real texts.
+    """Export a model to ONNX, calibration included, and check it against the original on real texts or images.
 
     Example: `calmix export run --check test.csv --int8 --out run-onnx`
     """
@@ -37,7 +40,7 @@ def export(
     from calmix.data.corpus import corpus_path
     from calmix.data.reading import check_there
     from calmix.errors import InputError
-    from calmix.models import load_one
+    from calmix.models import load_one, read_for, reads_pixels
     from calmix.training import export_onnx
 
     if check is not None:
@@ -46,6 +49,8 @@ def export(
     classifier = load_one(model)
     if classifier.beside.dropout is not None:
         raise InputError(f"{model}: predicts with MC-dropout, which no exported graph does")
+    if check is None and reads_pixels(classifier.model):
+        raise InputError("give images to check a model of images on: --check FOLDER")
     if check is None and classifier.multiple_choice:
         raise InputError("give texts with choices to check a multiple-choice model on: --check FILE")
     if check is None:
@@ -55,14 +60,7 @@ def export(
         except InputError:
             raise InputError(f"{model}: is not for single texts, as the shipped ones are: give --check FILE") from None
     else:
-        examples = read_examples(
-            check,
-            label_names=classifier.label_names or None,
-            labelled=None,
-            split="test",
-            usual=classifier.columns,
-            **columns,
-        )
+        examples = read_for(classifier, check, labelled=None, split="test", **columns)
     figures = export_onnx(classifier, examples, out=out, int8=int8)
     if as_json:
         print_json({"folder": str(out), **figures})

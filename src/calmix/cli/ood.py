@@ -47,9 +47,8 @@ def ood(
 
     Example: `calmix ood plain=run-a mixup=run-b --test test.csv --ood random-tokens --ood news=news.csv`
     """
-    from calmix.data import read_examples
     from calmix.data.reading import check_there
-    from calmix.models import identity, load
+    from calmix.models import identity, load, read_for
     from calmix.models.classifier import checkpoint_of
     from calmix.training.comparing import compare_unfamiliar, comparison_table
     from calmix.training.recording import evaluation_folder, record_unfamiliar
@@ -64,7 +63,7 @@ def ood(
     check_there(test, *(file for file in asked.values() if file))
     first = load(named[0][1])
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "usual": first.columns}
-    examples = read_examples(test, label_names=first.label_names or None, label=label, split="test", **columns)
+    examples = read_for(first, test, label=label, split="test", **columns)
     outside = unfamiliar_sets(asked, first, examples, columns=columns, seed=seed)
     # Everything that can be wrong is, before the first of many predictions.
     loaded: list[tuple[str, str, Predictor]] = []

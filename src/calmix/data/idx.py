@@ -38,7 +38,10 @@ def find_idx(folder: Path, split: str) -> Path | None:
     for name in found:
         if name.startswith(tuple(f"{prefix}-" for prefix in names_of_split(split))):
             return folder / name
-    raise InputError(f"{folder}: no IDX file has the images of the split {split!r} (there are: {listed(found)})")
+    raise InputError(
+        f"{folder}: no IDX file has the images of the split {split!r} (there are: {listed(found)}); name the one to "
+        f"read, as in {folder / found[0]}"
+    )
 
 
 def read_idx(path: str | Path, *, label_names: Sequence[str] | None = None, labelled: bool | None = True) -> Examples:

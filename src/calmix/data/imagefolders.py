@@ -95,7 +95,11 @@ def _split_folder(folder: Path, split: str, origin: Origin) -> Path:
     for name in names_of_split(split):
         if name in inside:
             return folder / name
-    raise origin.error(f"there is no folder {shown(split)} in it (there are: {listed(sorted(inside))})")
+    inside.sort()
+    raise origin.error(
+        f"there is no folder {shown(split)} in it (there are: {listed(inside)}); name the one to read, as in "
+        f"{folder / inside[0]}"
+    )
 
 
 def _walk(top: Path, root: Path, origin: Origin) -> tuple[list[Path], list[Path]]:

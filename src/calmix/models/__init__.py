@@ -22,6 +22,7 @@ from calmix.models.loading import (
 )
 from calmix.models.pixels import Augment, Pixels, Preparation, measured, pack_images
 from calmix.models.predicting import Arithmetic, predict_logits
+from calmix.models.reading import read_for
 from calmix.models.sites import Edit, Site, head_input, last_tokens, pooled, rewriting, site_of_layer
 from calmix.models.vision import load_for_images, preparation_for
 from calmix.models.wordlevel import is_sentence_cnn, with_vectors, word_notes
@@ -71,6 +72,7 @@ __all__ = [
     "predict_logits",
     "preparation_for",
     "read_beside",
+    "read_for",
     "reads_pixels",
     "resolve",
     "rewriting",
