@@ -398,7 +398,12 @@ def _checkpoints() -> dict[str, Bad]:
     found |= {
         "checkpoint: a file": Bad("train good.csv --model good.csv --out new", "good.csv: is a file; a model is a folder", good),
         "checkpoint: not there": Bad("train good.csv --model ./no --out new", "./no: no such folder", good),
-        "checkpoint: a name of nobody": Bad("train good.csv --model no/body --out new", "is neither a folder here nor a model", good),
+        "checkpoint: a name of nobody": Bad("train good.csv --model no/body --out new", "no/body: no such folder, nor was a model of that name fetched before", good),
+        "checkpoint: a folder mistyped": Bad("train good.csv --model ./modle --out new", "./modle: no such folder; did you mean './model'?", {**good, "model": checkpoint()}),
+        "checkpoint: a folder mistyped, without a dot": Bad("train good.csv --model modle --out new", "(HF_HUB_OFFLINE is set); did you mean 'model'?", {**good, "model": checkpoint()}),
+        "checkpoint: a run mistyped": Bad("predict runs/frist good.csv", "did you mean 'runs/first'?", {**good, "runs": folder, "runs/first": run_of()}),
+        "checkpoint: a folder mistyped, with a slash": Bad("evaluate modle/ good.csv", "modle/: no such folder; did you mean 'model'?", {**good, "model": checkpoint()}),
+        "checkpoint: a name the hub could not know": Bad("predict a/b/c good.csv", "a/b/c: no such folder\n", good),
         "checkpoint: an empty folder": Bad("train good.csv --model bad --out new", "has no config.json", {**good, "bad": folder}),
         "checkpoint: a link to nowhere": Bad("train good.csv --model ./bad --out new", "./bad: no such folder", {**good, "bad": link("no")}),
     }  # fmt: skip

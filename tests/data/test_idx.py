@@ -41,7 +41,7 @@ def test_a_folder_of_them_by_split(place):
     assert test.label_names == ("0", "7", "10")
     np.testing.assert_array_equal(test.images[2], IMAGES[3])
     with pytest.raises(
-        InputError, match="no IDX file has the images of the split 'dev'.* name the one to read, as in "
+        InputError, match=r"no IDX file has the images of the split 'dev'.* name the one to read, as in "
     ):
         read_examples(place, split="dev")
 

@@ -277,7 +277,7 @@ def test_a_path_that_leads_nowhere_is_not_looked_for_on_the_hub(
 
 
 def test_a_name_that_leads_nowhere_gets_one_line() -> None:
-    with pytest.raises(InputError, match="neither a folder here nor a model") as caught:
+    with pytest.raises(InputError, match="no such folder, nor was a model of that name fetched before") as caught:
         load_for_training("nobody/nothing", label_names=NAMES)
     assert "\n" not in str(caught.value)
 

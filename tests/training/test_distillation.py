@@ -250,14 +250,14 @@ def test_another_teacher_or_weight_is_another_run(quickly: Any, checkpoint: Any)
     quickly()
     with pytest.raises(FinishedRun, match="holds this very run"):
         quickly()
-    for change in (
-        {"teacher": checkpoint("electra")},
-        {"alpha": 0.25},
-        {"tau": 2.0},
-        {"cache": False},
-        {"scaled": False},
+    for change, told in (
+        ({"teacher": checkpoint("electra")}, "teacher is not the same as it was"),
+        ({"alpha": 0.25}, "options: alpha was 0.5, is 0.25"),
+        ({"tau": 2.0}, "options: tau was 1.0, is 2.0"),
+        ({"cache": False}, "cache_teacher was not given, is False"),
+        ({"scaled": False}, "teacher was scaled, is unscaled"),
     ):
-        with pytest.raises(InputError, match="holds a different run"):
+        with pytest.raises(InputError, match=rf"holds a different run \({told}\)"):
             quickly(**change)
 
 

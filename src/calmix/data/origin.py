@@ -22,11 +22,11 @@ def listed(values: Iterable[object], *, limit: int = 20) -> str:
     return ", ".join(shown(value) for value in values[:limit]) + rest
 
 
-def closest(name: str, known: Sequence[str]) -> str:
-    """`"; did you mean 'x'?"` when a known name resembles `name`, otherwise nothing."""
+def closest(name: str, known: Sequence[str], *, within: str = "") -> str:
+    """`"; did you mean 'x'?"` when a known name resembles `name`, otherwise nothing; `within` comes before it."""
     folded = {other.casefold(): other for other in known}
     match = get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.6)
-    return f"; did you mean {shown(folded[match[0]])}?" if match else ""
+    return f"; did you mean {shown(within + folded[match[0]])}?" if match else ""
 
 
 @dataclass(frozen=True)

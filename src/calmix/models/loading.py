@@ -226,8 +226,8 @@ def config_of(name: str) -> Any:
         if not list(folder.glob("*.safetensors")):
             _refuse_pickles(name, [path.name for path in folder.iterdir()], told, tokenizer=False)
             raise InputError(f"{name}: has no .safetensors weights beside its config.json")
-    elif name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise InputError(f"{name}: no such folder")  # nor a name the hub could know
+    elif name.startswith((".", "/", "~")) or name.endswith("/"):
+        raise InputError(f"{name}: no such folder{meant(name)}")
     else:
         check_reachable(name)
     try:

@@ -1,6 +1,7 @@
 """Models of the Hugging Face hub: whether a name can be followed there, what is there, and what was meant."""
 
 import os
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -14,18 +15,18 @@ _SHORT = ("minilm", "sentence-cnn")
 
 
 def check_reachable(name: str) -> None:
-    """Refuse a hub name that was never fetched while the hub cannot be reached."""
+    """Refuse a name that is no folder here if it is none the hub could know, or was never fetched and cannot be now."""
     from huggingface_hub import constants, try_to_load_from_cache
 
     try:
         fetched = isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except ValueError:  # no name the hub could know: it says so better than we
-        return
-    reason = why_unreachable()
+    except ValueError:  # no name the hub could know
+        raise InputError(f"{name}: no such folder{meant(name)}") from None
+    reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else why_unreachable()
     if reason is not None and not fetched:
         raise InputError(
-            f"{name}: is neither a folder here nor a model the Hugging Face hub gives us (it is not among those "
-            f"fetched before, and {constants.ENDPOINT} cannot be reached: {reason}){meant(name)}"
+            f"{name}: no such folder, nor was a model of that name fetched before, and the hub cannot be reached "
+            f"({reason}){meant(name)}"
         )
 
 
@@ -44,10 +45,15 @@ def meant(name: str) -> str:
     """Return a question whether a model that is there was meant: a short name, a folder here, one fetched before."""
     from huggingface_hub import constants
 
-    here = [entry.name for entry in os.scandir() if entry.is_dir() and _holds_model(Path(entry))]
+    before, tail = os.path.split(name.rstrip("/"))
+    beside: list[str] = []
+    with suppress(OSError):  # a place that is not there, or not for us to look at
+        beside += [entry.name for entry in Path(before or ".").iterdir() if _holds_model(entry)]
+    if before and (asked := closest(tail, beside, within=f"{before.rstrip('/')}/")):
+        return asked
     cache = Path(constants.HF_HUB_CACHE)
     fetched = [path.name.removeprefix("models--").replace("--", "/") for path in cache.glob("models--*")]
-    return closest(name, [*_SHORT, *here, *fetched])
+    return closest(name, [*_SHORT, *([] if before else beside), *fetched])
 
 
 def _holds_model(folder: Path) -> bool:

@@ -20,6 +20,7 @@ from calmix._version import __version__
 from calmix.data import write_text
 from calmix.data.files import is_left_over
 from calmix.errors import InputError
+from calmix.training.differing import difference
 
 __all__ = [
     "PART",
@@ -80,7 +81,7 @@ def find_run(out: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     found = read_run(out)
     if found.get("hash") != config_hash(config):
-        changed = _difference(found.get("config", {}), _plain(config))
+        changed = difference(found.get("config", {}), _plain(config))
         raise InputError(f"{out}: holds a different run ({changed}); give another --out or remove it")
     if is_finished(out):
         tidy(out)
@@ -287,20 +288,3 @@ def read_run(out: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: is damaged ({error}); give another --out") from None
-
-
-def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    for name in dict.fromkeys([*new, *old]):
-        before, after = old.get(name), new.get(name)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            inner = _difference(before, after)
-            if inner != "made by another version":
-                return f"{name}: {inner}"
-        elif before != after:
-            return f"{name} was {_short(before)}, is {_short(after)}"
-    return "made by another version"
-
-
-def _short(value: Any) -> str:
-    text = "not given" if value is None else str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
