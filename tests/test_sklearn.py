@@ -62,7 +62,7 @@ def test_fitting_twice_gives_the_same(estimator: TextClassifier) -> None:
         [10, 2, 3],
         [True, False, True],
         ["b", "a", "c"],
-        [0.5, 1.5, 2.5],
+        [1.0, 2.0, 3.0],
         [" padded", "", "nan"],
         np.array([-1, 0, 1]),
         np.array(["x", "y", "z"], dtype=object),
@@ -178,3 +178,10 @@ def test_without_scikit_learn_the_remedy_is_named() -> None:
     code = "import sys; sys.modules['sklearn'] = None\nimport calmix\ncalmix.TextClassifier"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "ImportError: TextClassifier needs scikit-learn: pip install 'calmix[sklearn]'" in done.stderr
+
+
+def test_numbers_with_fractions_are_no_labels(estimator: TextClassifier) -> None:
+    with pytest.raises(InputError, match="Unknown label type: continuous"):
+        estimator.fit(TEXTS, np.linspace(0, 1, len(TEXTS)))
+    with pytest.raises(ValueError, match="Unknown label type: continuous"):
+        estimator.fit(TEXTS, [0.5, 1.5] * 18)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted
 except ImportError:
     raise ImportError("TextClassifier needs scikit-learn: pip install 'calmix[sklearn]'") from None
@@ -113,6 +114,11 @@ def _labels(y: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
         raise InputError(f"y must hold one label for each text, not be of shape {labels.shape}")
     # Looked for in what was given: numpy makes the text "nan" of a gap among texts, and a class of one among numbers.
     _check_complete("y", "label", [_is_missing(label) for label in rows])
+    if labels.dtype.kind == "f":  # of others, scikit-learn takes numbers in a column of objects for no labels
+        try:
+            check_classification_targets(labels)
+        except ValueError as error:
+            raise InputError(str(error)) from None
     return labels
 
 

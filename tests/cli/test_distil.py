@@ -44,6 +44,21 @@ def test_generations_are_runs_of_their_own(calmix: Any, trained: Path, words: An
     assert sorted(path.name for path in (place / "born").iterdir()) == ["generation-1", "generation-2"]
 
 
+def test_all_generations_are_told_at_the_end(calmix: Any, trained: Path, words: Any, files: Any, place: Path) -> None:
+    command = ["distil", trained, files["train"], *words, "--test", files["test"], "--out", "born", "--generations"]
+    ended = calmix(*command, 2)
+    assert ended.code == 0, ended.err
+    shown = [line.split() for line in ended.out.splitlines() if line.startswith((" dev", " test"))]
+    assert [line[:2] for line in shown[2:]] == [["dev", "1"], ["dev", "2"], ["test", "1"], ["test", "2"]]
+    for name, turn, accuracy, *_, nll in shown[2:]:
+        figures = json.loads((place / "born" / f"generation-{turn}" / "metrics.json").read_text())
+        after = figures["splits"][name]["after"]
+        assert (accuracy, nll) == (f"{after['accuracy']:.1%}", f"{after['nll']:.3f}")
+    found = json.loads(calmix(*command, 3, "--json").out)
+    assert [each["folder"] for each in found["generations"]] == [f"born/generation-{turn}" for turn in (1, 2, 3)]
+    assert found["generations"][2]["splits"] == found["splits"]
+
+
 def test_every_option_arrives(calmix: Any, monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     from calmix.training import Run, distil, train
 

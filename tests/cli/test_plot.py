@@ -47,6 +47,24 @@ def test_what_is_wrong_ends_in_one_line(
     assert list(place.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nope"], "nope: no such folder; give the folder of a run, a map, an evaluation or a study"),
+        (["nope", "--what", "alpha", "--out", "f.png"], "nope: no such folder; give the folder of a run"),
+        (["reliability", "--out", "f.png"], "for the figure of that name, calmix plot RUN --what reliability"),
+        (["."], "Missing option '--what'. Choose from: reliability, scatter, risk-coverage"),
+        ([".", "--what", "curves"], "Missing option '--out'"),
+    ],
+)
+def test_a_folder_that_is_not_there_is_said_before_options_that_are_missing(
+    calmix: Any, place: Path, words: list[str], message: str
+) -> None:
+    ended = calmix("plot", *words)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert message in ended.err
+
+
 def test_what_a_run_does_not_have_is_said(calmix: Any, files: Any, checkpoint: Any, place: Path) -> None:
     words = ["map", files["choices"], "--model", checkpoint("bert", choices=True), "--epochs", 1, "--no-report"]
     assert calmix(*words, "--out", "map").code == 0

@@ -38,9 +38,17 @@ def test_a_region_is_written_as_it_was_in_the_table(
 
 
 def test_a_fraction_makes_regions_of_another_size(calmix: Any, files: Any, mapped: Path, place: Path) -> None:
-    words = ["subset", files["train"], "--dynamics", mapped, "--fraction", 0.2, "--out", "part.jsonl", "--take"]
+    words = ["subset", files["train"], "--dynamics", mapped, "--fraction", 0.2]
     for take, rows in (("easy", 6), ("both", 12), ("hard", 18)):
-        assert calmix(*words, take).out.startswith(f"{rows} of 30 samples")
+        assert calmix(*words, "--take", take, "--out", f"{take}.jsonl").out.startswith(f"{rows} of 30 samples")
+
+
+def test_a_file_that_is_there_is_not_replaced(calmix: Any, files: Any, mapped: Path, place: Path) -> None:
+    (place / "part.csv").write_text("mine")
+    ended = calmix("subset", files["train"], "--dynamics", mapped, "--out", "part.csv")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == "calmix: --out part.csv: is there already; give another file, or remove it\n"
+    assert (place / "part.csv").read_text() == "mine"
 
 
 def test_the_filter_leaves_out_what_it_dropped(calmix: Any, files: Any, mapped: Path, place: Path) -> None:

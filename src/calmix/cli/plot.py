@@ -29,6 +29,17 @@ class _What(StrEnum):
     label_entropy = "label-entropy"
 
 
+def _there(runs: list[Path] | None) -> list[Path] | None:
+    """Refuse a folder that is not there before anything is said about options that are missing."""
+    for run in runs or ():
+        if not run.exists():
+            figure = run.name in list(_What) and run.name == str(run)
+            hint = f"for the figure of that name, calmix plot RUN --what {run}" if figure else _FOLDERS
+            raise InputError(f"{run}: no such folder; {hint}")
+    return runs
+
+
+_FOLDERS = "give the folder of a run, a map, an evaluation or a study"
 _SEVERAL = (_What.scatter, _What.joint, _What.extended)
 
 
@@ -37,6 +48,8 @@ def plot(
         list[Path] | None,
         typer.Argument(
             metavar="[RUN]...",
+            callback=_there,
+            is_eager=True,
             help="Folder of a run, a map or an evaluation; of several runs for scatter, joint and extended; of a study "
             "for alpha and bars; none for label-entropy.",
         ),

@@ -19,6 +19,7 @@ _WIDEST, _SHORTEST = 10_000, 12
 __all__ = [
     "console_for",
     "figures_table",
+    "generations_table",
     "guarantee_lines",
     "interval_table",
     "note",
@@ -87,6 +88,17 @@ def figures_table(splits: Mapping[str, Mapping[str, Mapping[str, float]]]) -> No
             row += [_percent(before[key]), _percent(after[key])]
         rows.append(((plain(name),), [*row, _number(before["nll"]), _number(after["nll"])]))
     print_table(("data",), ("rows", "accuracy", "ECE", "scaled", "OE", "scaled", "NLL", "scaled"), rows)
+
+
+def generations_table(generations: Sequence[Mapping[str, Any]]) -> None:
+    """Print the figures of each generation of students after temperature scaling, data set by data set."""
+    rows = []
+    for name in generations[0]["splits"]:
+        for turn, generation in enumerate(generations, start=1):
+            found = generation["splits"][name]["after"]
+            cells = [_percent(found[key]) for key in ("accuracy", "ece", "oe")] + [_number(found["nll"])]
+            rows.append(((plain(name), str(turn)), cells))
+    print_table(("data", "generation"), ("accuracy", "scaled ECE", "scaled OE", "scaled NLL"), rows)
 
 
 def interval_table(figures: Mapping[str, Mapping[str, Any]]) -> None:

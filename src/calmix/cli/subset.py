@@ -45,6 +45,8 @@ def subset(
     check_writable(out)
     if out.exists() and Path(train).exists() and out.samefile(train):
         raise InputError(f"--out {out}: is the table itself; give another file")
+    if out.exists():
+        raise InputError(f"--out {out}: is there already; give another file, or remove it")
     if not 0 < fraction <= 0.5:
         raise InputError(f"--fraction must be above 0 and at most 0.5, not {fraction}")
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id}

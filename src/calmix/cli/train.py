@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calmix.cli.parsing import Augment, Record, named_files, pairs, weights
-from calmix.cli.showing import figures_table, guarantee_lines, note, plain, print_json, training_bar
+from calmix.cli.showing import figures_table, generations_table, guarantee_lines, note, plain, print_json, training_bar
 
 if TYPE_CHECKING:
     from calmix.training import Run
@@ -297,6 +297,8 @@ def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) ->
         _print_estimate(done.metrics)
     else:
         figures_table(done.metrics["splits"])
+        if "generations" in done.metrics:
+            generations_table(done.metrics["generations"])
         for line in guarantee_lines(done.metrics):
             print(line)
         if page is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from calmix.errors import InputError
 from calmix.mixing import Form
 from calmix.training.folder import FinishedRun
-from calmix.training.halves import Run
+from calmix.training.halves import Run, finished_run
 from calmix.training.pipeline import train
 from calmix.training.preparing import Source
 from calmix.training.teachers import Teacher
@@ -43,7 +43,8 @@ def distil(
         tau: temperature τ of the softened predictions.
         form: `usual`: τ²·KL(teacher ‖ student), both softened; `paper`: KL(student ‖ teacher), the teacher softened.
         generations: each student but the last teaches the next one, which begins where the first began. Each is a
-            run of its own, in `out/generation-1` and so on; the last is returned.
+            run of its own, in `out/generation-1` and so on; the last is returned, with the figures of each as
+            `generations` among its metrics.
         cache: compute the teacher's logits once and keep them in the run folder; False asks it in every step.
         scaled: False takes the teacher as it came out of training, without the temperature fitted afterwards.
         out: the run folder; an unfinished run of the same settings there is continued.
@@ -66,6 +67,7 @@ def distil(
         return Run(run.folder, run.metrics | {key: generations * run.metrics[key] for key in ("steps", "seconds")})
     assert out is not None
     tell = training.get("on_note")
+    each = []
     for turn in range(1, generations + 1):
         folder = Path(out) / f"generation-{turn}"
         if tell is not None:
@@ -75,8 +77,10 @@ def distil(
         except FinishedRun:
             if turn == generations:
                 raise
+            run = finished_run(folder)
+        each.append({"folder": str(folder), "splits": run.metrics["splits"]})
         teacher = folder
-    return run
+    return Run(run.folder, run.metrics | {"generations": each})
 
 
 def _tell_of(generation: int, tell: Callable[[str], None], line: str) -> None:
