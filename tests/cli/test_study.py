@@ -38,6 +38,7 @@ def test_a_study_prints_its_tables_and_goes_on_where_it_was(calmix: Any, file: P
     ended = calmix(*words, "--minutes", 0)
     assert ended.code == 0, ended.err
     assert "4 of 4 runs are still to be made" in ended.err
+    assert ended.out == "page: out/report.html\n"  # there is nothing in the tables yet
     ended = calmix(*words)
     assert ended.code == 0, ended.err
     assert "ECE (%)" in ended.out
@@ -73,7 +74,8 @@ def test_a_failure_ends_with_code_1_after_all_else_is_done(calmix: Any, file: Pa
     blocked.write_text("x")
     ended = calmix(*words)
     assert ended.code == 1
-    assert "1 of 4 runs failed" in ended.err
+    assert "1 of 4 runs failed, the first of them: " in ended.err
+    assert "is not empty and holds no run of ours" in ended.err
     assert "failed" in calmix(*words, "--dry-run").out.splitlines()[0]
     blocked.unlink()
     assert calmix(*words).code == 1

@@ -78,7 +78,7 @@ def test_texts_and_images_do_not_go_together(checkpoint: Checkpoint, image_check
         load_for_training("resnet18", label_names=("a", "b"))
     with pytest.raises(InputError, match="sentence-cnn: is a network for texts, and these are images; give resnet"):
         preparation_for("sentence-cnn", tiny.images(6))
-    with pytest.raises(InputError, match="tokenizer"):
+    with pytest.raises(InputError, match="no sequence classification model for architecture 'resnet'"):
         load_for_training(str(image_checkpoint("resnet")), label_names=("a", "b"))
 
 

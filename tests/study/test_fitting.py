@@ -159,9 +159,13 @@ def test_what_cannot_be_told_is_none_and_gets_a_gpu_of_its_own(ready: Any, monke
     assert needed_by(group, prepared.library) > 2 * GIB
 
 
-def test_layers_that_a_model_has_not_are_left_to_its_run_to_tell(ready: Any) -> None:
-    prepared = ready('[[method]]\nrecipe = "manifold-mixup"\noptions = { layers = [50] }\n')
-    assert needed_by(prepared.plan.groups[0], prepared.library) is not None
+def test_runs_that_are_known_to_fail_stop_nobody(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = ready()
+    spec = prepared.plan.groups[0][0]
+    missing_layer = replace(spec, recipe="manifold-mixup", options={"layers": (50,)})
+    assert needed_by([missing_layer], prepared.library) == needed_by([spec], prepared.library)
+    monkeypatch.setattr(prepared.library, "model", lambda _: "/nowhere/at/all")
+    assert needed_by([spec], prepared.library) is None
 
 
 def test_as_many_workers_as_fit_and_no_more_than_there_is_work_for(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:

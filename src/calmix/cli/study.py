@@ -117,7 +117,10 @@ def study(
     if state.open and not tables:
         note(f"{state.open} of {state.total} runs are still to be made: the same command goes on")
     if state.failed:
-        note(f"{state.failed} of {state.total} runs failed: see {out / 'study.md'}; --retry tries them again")
+        failures = filter(None, map(prepared.storage.failure, prepared.plan.runs))
+        why = next((f", the first of them: {str(each['error']).partition(chr(10))[0]}" for each in failures), "")
+        note(f"{state.failed} of {state.total} runs failed{why}")
+        note(f"all that went wrong is in {out / 'study.md'}; --retry tries them again")
         raise typer.Exit(1)
 
 
@@ -169,10 +172,11 @@ def _print(done: "Outcome", page: Path | None) -> None:
     from calmix.report.titles import TITLES, model_title
 
     console = Console(highlight=False)
-    for table in done.tables:
+    tables = [table for table in done.tables if table.entries]  # of others there is nothing to see
+    for table in tables:
         about = " · ".join(part for part in (TITLES[table.figure], model_title(table.model), table.setting) if part)
         print_side_by_side(console, plain(about), *_cells(table))
-    if done.tables:
+    if tables:
         study = done.plan.study
         spread = "standard deviation" if study.spread == "std" else "standard error"
         print(f"mean ± {spread} over {len(study.seeds)} seeds; * differs from {plain(study.baseline)}; +TS: scaled")

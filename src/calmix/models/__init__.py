@@ -20,6 +20,7 @@ from calmix.models.loading import (
     resolve,
     save,
 )
+from calmix.models.outlining import outline
 from calmix.models.pixels import Augment, Pixels, Preparation, measured, pack_images
 from calmix.models.predicting import Arithmetic, predict_logits
 from calmix.models.reading import read_for
@@ -67,6 +68,7 @@ __all__ = [
     "log_probabilities",
     "mean_logits",
     "measured",
+    "outline",
     "pack_images",
     "pooled",
     "predict_logits",

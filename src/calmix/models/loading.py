@@ -29,6 +29,7 @@ from calmix.models.wordlevel import fresh_sentence_cnn, is_sentence_cnn, sentenc
 __all__ = [
     "SMALL",
     "begins_random",
+    "class_for_texts",
     "config_of",
     "identity",
     "is_multiple_choice",
@@ -39,6 +40,7 @@ __all__ = [
     "refuse_other_heads",
     "resolve",
     "save",
+    "tokenizer_of",
     "weights_of",
 ]
 
@@ -106,26 +108,15 @@ def load_for_training(
         if examples is None:
             raise InputError(f"{name}: has its words from a training set, and none was given")
         return fresh_sentence_cnn(name, examples, label_names=label_names)
-    from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
-
-    if begins_random(name):
-        raise InputError(f"{name}: is a network for images, and these are texts; give minilm or another")
-    config = config_of(name)
-    tokenizer = _tokenizer(name)
-    if choices:
-        auto, heads = AutoModelForMultipleChoice, {}
-    else:
-        auto = AutoModelForSequenceClassification
-        heads = {
-            "num_labels": len(label_names),
-            "id2label": dict(enumerate(label_names)),
-            "label2id": {label: i for i, label in enumerate(label_names)},
-            "problem_type": "single_label_classification",
-        }
-    if type(config) not in auto._model_mapping:
-        task = "multiple choice" if choices else "sequence classification"
-        raise InputError(f"{name}: transformers has no {task} model for architecture {config.model_type!r}")
-    for key, value in heads.items():
+    auto, config = class_for_texts(name, choices=choices)
+    tokenizer = tokenizer_of(name)
+    heads = {
+        "num_labels": len(label_names),
+        "id2label": dict(enumerate(label_names)),
+        "label2id": {label: i for i, label in enumerate(label_names)},
+        "problem_type": "single_label_classification",
+    }
+    for key, value in () if choices else heads.items():
         setattr(config, key, value)
     forget_temperature(config)
     _agree_on_padding(name, config, tokenizer)
@@ -139,6 +130,21 @@ def load_for_training(
         )
     _fit_together(name, model, tokenizer)
     return model, tokenizer
+
+
+def class_for_texts(name: str, *, choices: bool) -> tuple[Any, Any]:
+    """Return the class of transformers' that a checkpoint is trained as, to classify texts or to choose among some,
+    and its configuration."""
+    from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
+
+    if begins_random(name):
+        raise InputError(f"{name}: is a network for images, and these are texts; give minilm or another")
+    config = config_of(name)
+    auto = AutoModelForMultipleChoice if choices else AutoModelForSequenceClassification
+    if type(config) not in auto._model_mapping:
+        task = "multiple choice" if choices else "sequence classification"
+        raise InputError(f"{name}: transformers has no {task} model for architecture {config.model_type!r}")
+    return auto, config
 
 
 def load_trained(folder: str | Path) -> tuple[nn.Module, Any]:
@@ -162,7 +168,7 @@ def load_trained(folder: str | Path) -> tuple[nn.Module, Any]:
     if not choices:
         refuse_other_heads(name, config)
     auto = AutoModelForMultipleChoice if choices else AutoModelForSequenceClassification
-    tokenizer = _tokenizer(name)
+    tokenizer = tokenizer_of(name)
     _agree_on_padding(name, config, tokenizer)
     model, drawn = weights_of(auto, name, config=config)
     if drawn:
@@ -281,7 +287,8 @@ def _named(config: Any) -> str:
     return str(kind) if known else "AutoModel"
 
 
-def _tokenizer(name: str) -> Any:
+def tokenizer_of(name: str) -> Any:
+    """Return the fast tokenizer of a checkpoint in a folder or on the hub."""
     from transformers import AutoTokenizer
 
     try:

@@ -14,7 +14,7 @@ from calmix.models.loading import SMALL, begins_random, config_of, line_of, refu
 from calmix.models.pixels import Preparation, common_size, read_preparation
 from calmix.models.wordlevel import is_sentence_cnn
 
-__all__ = ["load_for_images", "load_trained_for_images", "preparation_for"]
+__all__ = ["class_for_images", "load_for_images", "load_trained_for_images", "preparation_for", "refuse_words"]
 
 
 def preparation_for(name: str, examples: Examples, *, size: int | None = None) -> tuple[Preparation, bool]:
@@ -28,8 +28,7 @@ def preparation_for(name: str, examples: Examples, *, size: int | None = None) -
         height, width = (size, size) if size else common_size(examples)
         channels = 1 if grey else 3
         return Preparation(height, width, (0.0,) * channels, (1.0,) * channels), True
-    if is_sentence_cnn(name):
-        raise InputError(f"{name}: is a network for texts, and these are images; give {', '.join(SMALL)}, or another")
+    refuse_words(name)
     config = config_of(name)
     told = read_preparation(name, config)
     if told is None:
@@ -40,6 +39,12 @@ def preparation_for(name: str, examples: Examples, *, size: int | None = None) -
     if size:
         told = replace(told, height=size, width=size, edge=told.edge and round(told.edge * size / told.height))
     return told, False
+
+
+def refuse_words(name: str) -> None:
+    """Refuse a network that reads words."""
+    if is_sentence_cnn(name):
+        raise InputError(f"{name}: is a network for texts, and these are images; give {', '.join(SMALL)}, or another")
 
 
 def load_for_images(name: str, *, label_names: tuple[str, ...], how: Preparation) -> nn.Module:
@@ -58,7 +63,8 @@ def load_for_images(name: str, *, label_names: tuple[str, ...], how: Preparation
     return model
 
 
-def _pretrained(name: str, label_names: tuple[str, ...]) -> nn.Module:
+def class_for_images(name: str) -> tuple[Any, Any]:
+    """Return the class of transformers' that a checkpoint is trained as, to classify images, and its configuration."""
     from transformers import AutoModelForImageClassification
 
     config = config_of(name)
@@ -67,12 +73,17 @@ def _pretrained(name: str, label_names: tuple[str, ...]) -> nn.Module:
             f"{name}: transformers has no image classification model for architecture {config.model_type!r}; "
             f"give {', '.join(SMALL)}, or a pretrained one"
         )
+    return AutoModelForImageClassification, config
+
+
+def _pretrained(name: str, label_names: tuple[str, ...]) -> nn.Module:
+    auto, config = class_for_images(name)
     config.num_labels = len(label_names)
     config.id2label = dict(enumerate(label_names))
     config.label2id = {label: i for i, label in enumerate(label_names)}
     config.problem_type = "single_label_classification"
     forget_temperature(config)
-    model, drawn = weights_of(AutoModelForImageClassification, name, config=config, ignore_mismatched_sizes=True)
+    model, drawn = weights_of(auto, name, config=config, ignore_mismatched_sizes=True)
     body = f"{model.base_model_prefix}."
     if missing := sorted(key for key in drawn if key.startswith(body) and "pooler" not in key):
         raise InputError(

@@ -15,6 +15,7 @@ from calmix.report.methods import draw_methods, prepare_methods
 from calmix.study.asking import Study, read_study
 from calmix.study.collecting import collect
 from calmix.study.grid import Library, Plan, make_plan
+from calmix.study.suiting import check_models
 from calmix.study.tabulating import Table, tabulate
 from calmix.study.working import State, Storage, state_of, work
 from calmix.study.writing import write_outcome
@@ -79,7 +80,8 @@ def prepare(order: Order) -> Prepared:
     study = replace(study, models=models or study.models)
     folders = order.folders or data_folders(order.data, order.study_file.parent)
     library = Library(study.tasks, folders, str(order.study_file), places)
-    plan = make_plan(study, library)
+    plan, storage = make_plan(study, library), Storage(order.runs or order.out / "runs")
+    check_models(plan, storage, library)
     # Other processes may work elsewhere.
     whole = replace(
         order,
@@ -90,7 +92,7 @@ def prepare(order: Order) -> Prepared:
         models=(*map(_absolute, models), *(f"{name}={_absolute(place)}" for name, place in places.items())),
         folders=folders,
     )
-    return Prepared(whole, plan, library, Storage(order.runs or order.out / "runs"))
+    return Prepared(whole, plan, library, storage)
 
 
 def _check_out(out: Path) -> None:

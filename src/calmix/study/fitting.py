@@ -1,17 +1,15 @@
 """How much GPU memory the runs of a study need, told before they are made: so that small ones share a GPU."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
-import torch
 from torch import nn
 
 from calmix.errors import InputError
 from calmix.mixing import RECIPES, choose
-from calmix.models import is_sentence_cnn, resolve
-from calmix.models.loading import config_of
+from calmix.models import is_sentence_cnn, outline, resolve
 from calmix.study.grid import Library, Spec
 from calmix.training.defaults import with_defaults
 
@@ -95,14 +93,14 @@ def needed_by(group: Sequence[Spec], library: Library) -> int | None:
     """
     spec = group[0]
     train = library.sets(spec.task, spec.seed).train
-    found = None if train.kind == "image" else _network(library.model(spec.model), train.kind == "choices")
+    found = None if train.kind == "image" else _network(library.model(spec.model), train.kind)
     if found is None:
         return None
     size, network = found
     training = with_defaults({"batch_size": None, **spec.training}, resolve(library.model(spec.model)))
     counts = train.choice_counts
     choices = 1 if counts is None or not len(counts) else int(counts.max())
-    limit = getattr(None if network is None else network.config, "max_position_embeddings", None)
+    limit: Any = getattr(getattr(network, "config", None), "max_position_embeddings", None)
     length = training.get("max_length", 256)
     needed = bytes_needed(
         size,
@@ -116,7 +114,7 @@ def needed_by(group: Sequence[Spec], library: Library) -> int | None:
         rows=len(train),
     )
     if "teacher" in spec.needs:
-        teacher = _network(library.model(spec.needs["teacher"].model), train.kind == "choices")
+        teacher = _network(library.model(spec.needs["teacher"].model), train.kind)
         if teacher is None:
             return None
         needed += len(group) * 8 * teacher[0].parameters + _PREDICTED * teacher[0].hidden * _HELD * 4
@@ -132,29 +130,26 @@ def workers_for(groups: Iterable[Sequence[Spec]], library: Library, free: int | 
 
 
 def _variants(spec: Spec, network: nn.Module | None) -> int:
+    if network is None or spec.recipe not in RECIPES:
+        return 1
     try:
-        return 1 if network is None else choose(spec.recipe, spec.options).variants(network)
-    except Exception:  # layers that the model has not, or code of the user's own: its run will say
+        return choose(spec.recipe, spec.options).variants(network)
+    except InputError:  # of a run that is known to fail
         return 1
 
 
-@lru_cache(maxsize=32)
-def _network(name: str, choices: bool) -> tuple[Size, nn.Module | None] | None:
+def _network(name: str, kind: str) -> tuple[Size, nn.Module | None] | None:
     """Return the size of a network for texts, and the network without its weights; None where it does not say."""
     if is_sentence_cnn(name):
         return Size(_WORDS * _VECTOR, 1, _VECTOR), None
-    from transformers import AutoModelForMultipleChoice, AutoModelForSequenceClassification
-
-    build: Callable[..., nn.Module] = (
-        AutoModelForMultipleChoice if choices else AutoModelForSequenceClassification
-    ).from_config
     try:
-        config = config_of(resolve(name))
-        with torch.device("meta"):
-            network = build(config)
-        layers, hidden = config.num_hidden_layers, config.hidden_size
-        wide = getattr(config, "intermediate_size", None) or 0
-        size = Size(sum(weight.numel() for weight in network.parameters()), int(layers), max(int(hidden), wide // 4))
-    except (InputError, ValueError, AttributeError, TypeError, RuntimeError, NotImplementedError):
-        return None  # whatever is wrong with it, training will say
-    return size, network
+        network = outline(resolve(name), kind)
+    except InputError:  # of runs that are finished, or known to fail
+        return None
+    config: Any = getattr(network, "config", None)
+    layers, hidden = (getattr(config, key, None) for key in ("num_hidden_layers", "hidden_size"))
+    if network is None or not isinstance(layers, int) or not isinstance(hidden, int):
+        return None
+    wide = getattr(config, "intermediate_size", None)
+    parameters = sum(weight.numel() for weight in network.parameters())
+    return Size(parameters, layers, max(hidden, wide // 4 if isinstance(wide, int) else 0)), network
