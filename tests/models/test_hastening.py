@@ -74,6 +74,18 @@ def test_an_activation_that_is_no_gelu_is_applied_as_it_is(checkpoint: Any, monk
     np.testing.assert_allclose(predict_logits(model, packed, tokens=150), expected, atol=1e-5)
 
 
+def test_a_model_in_lower_precision_is_left_as_it_is(checkpoint: Any, always: list[int]) -> None:
+    model, tokenizer = load_trained(checkpoint("bert"))
+    packed = encode(tiny.examples(20), tokenizer, max_length=64)
+    predict_logits(model, packed)
+    with torch.autocast("cpu", torch.bfloat16):
+        around = predict_logits(model, packed)
+    # As accelerate does it: after a model of its kind was found to agree.
+    model.forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
+    np.testing.assert_array_equal(predict_logits(model, packed), around)
+    assert always == [2, 2, 0, 0]
+
+
 def test_a_model_that_would_say_something_else_is_left_as_it_is(
     checkpoint: Any, monkeypatch: pytest.MonkeyPatch, always: list[int]
 ) -> None:

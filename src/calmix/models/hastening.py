@@ -56,6 +56,8 @@ def _layers_of(model: nn.Module) -> list[nn.Module]:
     config = cast(Any, config)
     if config.is_decoder or config._attn_implementation != "sdpa":
         return []
+    if "forward" in vars(model) or torch.is_autocast_enabled("cpu"):  # accelerate's, which lowers the precision
+        return []
     layers = [model.get_submodule(path) for path in anatomy(model).layers]
     parts = [layer.get_submodule(part) for layer in layers for part in _PARTS]
     plain = all(type(part) is nn.Linear and part.weight.dtype == torch.float32 for part in parts)
