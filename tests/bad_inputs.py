@@ -239,6 +239,9 @@ def _tables() -> dict[str, Bad]:
     votes = "text,label,votes"
     found |= {
         "table: not there": Bad("train nowhere.csv --model MODEL --out new", "nowhere.csv: no such file", {}),
+        "table: mistyped": Bad("train godo.csv --model MODEL --out new", "godo.csv: no such file; did you mean 'good.csv'?", good),
+        "table: mistyped, to predict": Bad("predict RUN good.json", "good.json: no such file; did you mean 'good.csv'?", good),
+        "table: a text file that is not there": Bad("predict RUN nothing.txt", "nothing.txt: no such file", {}),
         "table: a folder": Bad("train full --model MODEL --out new", "this is a folder without images", {"full": folder}),
         "table: a dangling link": Bad("train l.csv --model MODEL --out new", "l.csv: no such file", {"l.csv": link("no")}),
         "table: a link to itself": Bad("train l.csv --model MODEL --out new", "no such file", {"l.csv": link("l.csv")}),
@@ -568,7 +571,9 @@ def _runs() -> dict[str, Bad]:
     }
     found |= {
         "run: of nobody": Bad("report bad", "holds no run of ours", {"bad": folder}),
-        "run: not there": Bad("report bad", "no such folder", {}),
+        "run: not there": Bad("report bad", "no such folder; give the folder of a run", {}),
+        "run: mistyped": Bad("report frist", "frist: no such folder; did you mean 'first'?", {"first": run_of()}),
+        "run: a map mistyped": Bad("subset good.csv --label what --dynamics frist --out part.csv", "frist: no such folder; did you mean 'first'?", {**good, "first": run_of()}),
         "run: a study of nothing": Bad("report bad", "was written by another version", {"bad": folder, "bad/study.json": b"{}"}),
         "run: a study that is no JSON": Bad("report bad", "study.json: is damaged", {"bad": folder, "bad/study.json": b"{"}),
         "run: a page that is none": Bad("report bad --out page.txt", "let the name end in .html", {"bad": folder}),

@@ -95,9 +95,10 @@ def test_a_file_that_is_merely_odd_is_trained_on(
 def test_a_bad_file_stops_every_command_that_reads_images(
     calmix: Any, folder: Path, trained: Path, place: Path, command: str
 ) -> None:
-    _truncated(folder / "animal" / "000.png")
+    others = tiny.image_folder(place / "others", 36, seed=1)
+    _truncated(others / "animal" / "000.png")
     out = {"predict": "out.csv"}.get(command, "out")
-    ended = calmix(command, trained, folder, "--out", out)
+    ended = calmix(command, trained, others, "--out", out)
     assert ended.code == 2
     assert "000.png: the image is cut short or damaged" in ended.err
     assert not (place / out).exists()
@@ -106,7 +107,7 @@ def test_a_bad_file_stops_every_command_that_reads_images(
 def test_a_model_of_texts_does_not_read_images(calmix: Any, folder: Path, checkpoint: Any, place: Path) -> None:
     ended = calmix("train", folder, "--model", checkpoint("bert"), "--out", "run")
     assert ended.code == 2
-    assert "no image classification model for architecture 'bert'; give resnet18" in ended.err
+    assert "no image classification model for architecture 'bert'); give resnet18" in ended.err
     assert not (place / "run").exists()
 
 
@@ -126,7 +127,11 @@ def test_images_are_predicted_measured_and_calibrated(calmix: Any, folder: Path,
     measured = calmix("evaluate", trained, folder, "--out", "judged", "--json")
     assert measured.code == 0, measured.err
     assert "accuracy" in measured.out
-    assert calmix("calibrate", trained, folder, "--out", "calibrated").code == 0
+    ended = calmix("calibrate", trained, folder, "--out", "calibrated")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "the model was trained on 32 of these 36 rows" in ended.err
+    others = tiny.image_folder(place / "others", 36, seed=1)
+    assert calmix("calibrate", trained, others, "--out", "calibrated").code == 0
     assert calmix("predict", place / "calibrated", folder, "--out", "again.csv").code == 0
     again = read_table(place / "again.csv")
     assert again["predicted"].to_pylist() == predicted["predicted"].to_pylist()

@@ -73,7 +73,7 @@ def test_a_training_run_has_a_map_too(calmix: Any, trained: Path, files: Any, pl
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["TRAIN", "--dynamics", "nowhere", "--out", "a.csv"], "nowhere: holds no recorded dynamics"),
+        (["TRAIN", "--dynamics", "nowhere", "--out", "a.csv"], "nowhere: no such folder"),
         (["DEV", "--dynamics", "MAP", "--out", "a.csv"], "have no recorded dynamics"),
         (["TRAIN", "--dynamics", "MAP", "--out", "a.docx"], "does not say what the file is"),
         (["TRAIN", "--dynamics", "MAP", "--out", "TRAIN"], "is the table itself"),

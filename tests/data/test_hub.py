@@ -97,7 +97,8 @@ def test_paths_are_no_hub_names(name):
 
 
 @pytest.mark.parametrize("name", ["train.csv", "data/train.jsonl.xz", "train.gz", "./train", "a/b/c"])
-def test_what_looks_like_a_file_is_not_looked_for_on_the_hub(hub, name):
+def test_what_looks_like_a_file_is_not_looked_for_on_the_hub(hub, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=f"{Path(name)}: no such file$"):
         read_examples(name)
     assert hub.calls == []

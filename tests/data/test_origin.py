@@ -1,6 +1,6 @@
 import pytest
 
-from calmix.data.origin import Origin, closest, listed, shown
+from calmix.data.origin import Origin, closest, listed, neighbour, shown
 from calmix.errors import InputError
 
 
@@ -22,6 +22,19 @@ def test_long_lists_are_cut_and_counted():
 def test_a_similar_name_is_suggested_whatever_its_case():
     assert closest("lable", ["Text", "Label"]) == "; did you mean 'Label'?"
     assert closest("zzz", ["Text", "Label"]) == ""
+
+
+def test_what_is_beside_a_path_that_is_not_there_is_suggested(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("tickets.csv", "tickets.jsonl", "a.csv", "deep/Test.csv", "runs/first/run.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert neighbour("tikets.csv") == "; did you mean 'tickets.csv'?"
+    assert neighbour("tickets.json") == "; did you mean 'tickets.jsonl'?"
+    assert neighbour("deep/tset.csv") == "; did you mean 'deep/Test.csv'?"
+    assert neighbour(tmp_path / "runs" / "frist/", lambda path: (path / "run.toml").is_file()).endswith("/first'?")
+    # An ending in common makes no names alike, nor does a folder.
+    assert neighbour("z.csv") == neighbour("runs/zzz.csv") == neighbour("nowhere/tickets.csv") == ""
 
 
 @pytest.mark.parametrize(("header", "row"), [(True, "row 2 (the header is row 1)"), (False, "row 1")])

@@ -76,8 +76,9 @@ def test_several_sources_are_read_as_one_only_if_they_are_images(file):
         read_files([path, path], labelled=False)
 
 
-def test_an_image_that_is_not_there_is_no_data_set_of_the_hub():
-    assert not names_hub("nowhere.PNG")
+def test_a_file_that_is_not_there_is_no_data_set_of_the_hub():
+    for name in ("nowhere.PNG", "nowhere.xlsx", "nowhere.txt"):
+        assert not names_hub(name)
     assert names_hub("org/name")
 
 

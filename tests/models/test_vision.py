@@ -72,7 +72,7 @@ def test_a_size_that_a_network_cannot_read_is_refused(image_checkpoint: Checkpoi
 
 
 def test_texts_and_images_do_not_go_together(checkpoint: Checkpoint, image_checkpoint: Checkpoint) -> None:
-    with pytest.raises(InputError, match=r"no image classification model for architecture 'bert'.*resnet18"):
+    with pytest.raises(InputError, match=r"bert\S*: reads no images \(.* for architecture 'bert'\); give resnet18"):
         load_for_images(str(checkpoint("bert")), label_names=("a", "b"), how=_HOW)
     with pytest.raises(InputError, match="resnet18: is a network for images"):
         load_for_training("resnet18", label_names=("a", "b"))

@@ -36,6 +36,10 @@ OLD: dict[str, Any] = {
             {"data": {"train": ONE, "test": ONE}},
             "data: test was not given, is given; data: dev was given, is not given",
         ),
+        (
+            {"data": {"train": ONE}, "guarantee": 0.9},
+            "guarantee was not given, is 0.9; data: dev was given, is not given",
+        ),
         ({"new": "x" * 100}, f"new was not given, is {'x' * 37}..."),
         (dict.fromkeys("abcdef", 1), "; ".join(f"{n} was not given, is 1" for n in "abcd") + "; and 2 more"),
     ],

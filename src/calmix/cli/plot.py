@@ -31,15 +31,17 @@ class _What(StrEnum):
 
 def _there(runs: list[Path] | None) -> list[Path] | None:
     """Refuse a folder that is not there before anything is said about options that are missing."""
+    from calmix.data.origin import neighbour
+
     for run in runs or ():
         if not run.exists():
-            figure = run.name in list(_What) and run.name == str(run)
-            hint = f"for the figure of that name, calmix plot RUN --what {run}" if figure else _FOLDERS
-            raise InputError(f"{run}: no such folder; {hint}")
+            hint = "; give the folder of a run, a map, an evaluation or a study"
+            if str(run) in list(_What):
+                hint = f"; for the figure of that name, calmix plot RUN --what {run}"
+            raise InputError(f"{run}: no such folder{neighbour(run, Path.is_dir) or hint}")
     return runs
 
 
-_FOLDERS = "give the folder of a run, a map, an evaluation or a study"
 _SEVERAL = (_What.scatter, _What.joint, _What.extended)
 
 

@@ -40,13 +40,14 @@ def subset(
     from calmix.data.remembering import remembered_columns
     from calmix.data.tables import check_writable
     from calmix.errors import InputError
-    from calmix.training.mapping import known_dynamics, region_rows
+    from calmix.training.mapping import check_recorded, known_dynamics, region_rows
 
     check_writable(out)
     if out.exists() and Path(train).exists() and out.samefile(train):
         raise InputError(f"--out {out}: is the table itself; give another file")
     if out.exists():
         raise InputError(f"--out {out}: is there already; give another file, or remove it")
+    check_recorded(dynamics)
     if not 0 < fraction <= 0.5:
         raise InputError(f"--fraction must be above 0 and at most 0.5, not {fraction}")
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id}

@@ -57,4 +57,6 @@ def _tried(endpoint: str) -> str | None:
     except (urllib.error.URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         # Whoever asks next may know other certificates.
-        return None if isinstance(reason, ssl.SSLError) else str(reason) or type(reason).__name__
+        if isinstance(reason, ssl.SSLError):
+            return None
+        return getattr(reason, "strerror", None) or str(reason) or type(reason).__name__

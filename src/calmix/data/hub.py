@@ -1,11 +1,13 @@
 """Data sets of the Hugging Face hub, through the `datasets` library."""
 
 import re
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from calmix.data.connecting import from_cache_if_unreachable, why_unreachable
+from calmix.data.origin import neighbour
 from calmix.errors import InputError
 
 __all__ = ["is_hub_name", "read_hub"]
@@ -35,10 +37,16 @@ def read_hub(source: str, split: str, *, several: str = "") -> pa.Table:
         with from_cache_if_unreachable():
             data = datasets.load_dataset(path, config or None, split=split)
     except Exception as error:  # the library, the network and the hub each have their own
-        reason = " ".join(str(error).split())[:200]
+        asked = neighbour(path, Path.exists)
         if unreachable is not None:
-            reason = f"it is not among those fetched before, and the hub cannot be reached: {unreachable}"
-        raise InputError(f"{source}: no such file, and the hub's split {split!r} cannot be read: {reason}") from error
+            raise InputError(
+                f"{source}: no such file or folder, nor was a data set of that name fetched before, and the hub cannot "
+                f"be reached ({unreachable}){asked}"
+            ) from error
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{source}: no such file, and the hub's split {split!r} cannot be read: {reason}{asked}"
+        ) from error
     table = data.with_format("arrow")[:]
     for position, name in enumerate(table.column_names):
         feature = data.features[name]

@@ -1,12 +1,15 @@
 """Where data came from, so that a message can name the place."""
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
+from pathlib import Path
 
 from calmix.errors import InputError
 
-__all__ = ["Origin", "closest", "listed", "shown"]
+__all__ = ["Origin", "closest", "listed", "neighbour", "shown"]
 
 
 def shown(value: object, *, limit: int = 60) -> str:
@@ -22,11 +25,29 @@ def listed(values: Iterable[object], *, limit: int = 20) -> str:
     return ", ".join(shown(value) for value in values[:limit]) + rest
 
 
-def closest(name: str, known: Sequence[str], *, within: str = "") -> str:
-    """`"; did you mean 'x'?"` when a known name resembles `name`, otherwise nothing; `within` comes before it."""
+def closest(name: str, known: Sequence[str]) -> str:
+    """`"; did you mean 'x'?"` when a known name resembles `name`, otherwise nothing."""
     folded = {other.casefold(): other for other in known}
     match = get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.6)
-    return f"; did you mean {shown(within + folded[match[0]])}?" if match else ""
+    return f"; did you mean {shown(folded[match[0]])}?" if match else ""
+
+
+def neighbour(path: str | Path, holds: Callable[[Path], bool] = Path.is_file) -> str:
+    """The same question about what is beside a path that is not there, if it `holds` what is looked for.
+
+    Endings do not count: all tables have the same few.
+    """
+    before, tail = os.path.split(os.fspath(path).rstrip("/"))
+    beside: list[str] = []
+    with suppress(OSError):  # a place that is not there, or not for us to look at
+        beside += [entry.name for entry in sorted(Path(before or ".").iterdir()) if holds(entry)]
+    stem = Path(tail).stem.casefold()
+    stems = get_close_matches(stem, {Path(name).stem.casefold() for name in beside}, n=1, cutoff=0.65)
+    alike = [name for name in beside if Path(name).stem.casefold() in stems]
+    if not alike:
+        return ""
+    best = max(alike, key=lambda name: SequenceMatcher(None, name, tail).ratio())
+    return f"; did you mean {shown(os.path.join(before, best), limit=200)}?"
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from calmix.data.files import COMPRESSIONS
 from calmix.data.hub import is_hub_name, read_hub
 from calmix.data.idx import find_idx, is_idx, read_idx
 from calmix.data.imagefolders import IMAGE_ENDINGS, read_image_files, read_image_folder
-from calmix.data.origin import Origin
-from calmix.data.tables import FORMATS, format_of, read_table
+from calmix.data.origin import Origin, neighbour
+from calmix.data.tables import FORMATS, SPREADSHEETS, format_of, read_table
 from calmix.errors import InputError
 
 __all__ = ["check_there", "names_hub", "read_examples", "read_files"]
@@ -116,11 +116,11 @@ def check_there(*sources: str) -> None:
     """Refuse a file that is not there, before anything is loaded for it; a hub data set may be."""
     for source in sources:
         if not os.path.exists(source) and not names_hub(source):
-            raise InputError(f"{source}: no such file")
+            raise InputError(f"{source}: no such file{neighbour(source, Path.exists)}")
 
 
 def names_hub(source: str) -> bool:
     """Return whether this is the name of a data set on the hub, and no file's, be that there or not."""
-    endings = {*FORMATS, *COMPRESSIONS, *IMAGE_ENDINGS}
+    endings = {*FORMATS, *COMPRESSIONS, *IMAGE_ENDINGS, *SPREADSHEETS, ".txt"}
     looks_like_a_file = Path(source).suffix.lower() in endings or os.path.exists(source)
     return not looks_like_a_file and is_hub_name(source)

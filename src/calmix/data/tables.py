@@ -13,10 +13,19 @@ import pyarrow.parquet
 from calmix.data.delimited import read_delimited, write_delimited
 from calmix.data.files import COMPRESSIONS, atomic_path, compressed, most_bytes, open_bytes
 from calmix.data.jsonlines import read_json, write_json_lines
-from calmix.data.origin import listed
+from calmix.data.origin import listed, neighbour
 from calmix.errors import InputError
 
-__all__ = ["FORMATS", "check_writable", "format_of", "print_csv", "read_table", "write_table", "write_tables"]
+__all__ = [
+    "FORMATS",
+    "SPREADSHEETS",
+    "check_writable",
+    "format_of",
+    "print_csv",
+    "read_table",
+    "write_table",
+    "write_tables",
+]
 
 FORMATS = {
     ".csv": "csv",
@@ -29,7 +38,7 @@ FORMATS = {
     ".pq": "parquet",
 }
 _BATCH = 512  # rows of a Parquet file at a time
-_SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
+SPREADSHEETS = (".xlsx", ".xls", ".ods", ".numbers")
 # How the files of today's spreadsheets (zip) and of the older ones begin, whatever they are called.
 _SPREADSHEET_STARTS = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -55,10 +64,10 @@ def read_table(path: str | Path) -> pa.Table:
     """
     path = Path(path)
     if not path.exists():
-        raise InputError(f"{path}: no such file")
+        raise InputError(f"{path}: no such file{neighbour(path)}")
     if path.is_dir():
         raise InputError(f"{path}: this is a folder; give a file")
-    if path.suffix.lower() in _SPREADSHEETS:
+    if path.suffix.lower() in SPREADSHEETS:
         raise InputError(f"{path}: is a spreadsheet; save the sheet as CSV, and give that")
     kind, compression = format_of(path)
     if path.stat().st_size == 0:

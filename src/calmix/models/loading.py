@@ -29,6 +29,7 @@ from calmix.models.wordlevel import fresh_sentence_cnn, is_sentence_cnn, sentenc
 __all__ = [
     "SMALL",
     "begins_random",
+    "called",
     "class_for_texts",
     "config_of",
     "identity",
@@ -68,6 +69,11 @@ def resolve(name: str) -> str:
     if package is None or package.origin is None:
         return "sentence-transformers/all-MiniLM-L6-v2"
     return str(Path(package.origin).parent / "model")
+
+
+def called(name: str) -> str:
+    """Return what people call a model: the short name of one that has it."""
+    return "minilm" if name == resolve("minilm") else name
 
 
 def begins_random(name: str) -> bool:

@@ -1,12 +1,10 @@
 """Models of the Hugging Face hub: whether a name can be followed there, what is there, and what was meant."""
 
-import os
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from calmix.data.connecting import why_unreachable
-from calmix.data.origin import closest
+from calmix.data.origin import closest, neighbour
 from calmix.errors import InputError
 
 __all__ = ["check_reachable", "hub_files", "meant"]
@@ -45,15 +43,9 @@ def meant(name: str) -> str:
     """Return a question whether a model that is there was meant: a short name, a folder here, one fetched before."""
     from huggingface_hub import constants
 
-    before, tail = os.path.split(name.rstrip("/"))
-    beside: list[str] = []
-    with suppress(OSError):  # a place that is not there, or not for us to look at
-        beside += [entry.name for entry in Path(before or ".").iterdir() if _holds_model(entry)]
-    if before and (asked := closest(tail, beside, within=f"{before.rstrip('/')}/")):
-        return asked
     cache = Path(constants.HF_HUB_CACHE)
     fetched = [path.name.removeprefix("models--").replace("--", "/") for path in cache.glob("models--*")]
-    return closest(name, [*_SHORT, *([] if before else beside), *fetched])
+    return neighbour(name, _holds_model) or closest(name, [*_SHORT, *fetched])
 
 
 def _holds_model(folder: Path) -> bool:

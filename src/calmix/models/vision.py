@@ -10,7 +10,7 @@ from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.models.anatomy import anatomy
 from calmix.models.folding import forget_temperature
-from calmix.models.loading import SMALL, begins_random, config_of, line_of, refuse_other_heads, weights_of
+from calmix.models.loading import SMALL, begins_random, called, config_of, line_of, refuse_other_heads, weights_of
 from calmix.models.pixels import Preparation, common_size, read_preparation
 from calmix.models.wordlevel import is_sentence_cnn
 
@@ -70,8 +70,8 @@ def class_for_images(name: str) -> tuple[Any, Any]:
     config = config_of(name)
     if type(config) not in AutoModelForImageClassification._model_mapping:
         raise InputError(
-            f"{name}: transformers has no image classification model for architecture {config.model_type!r}; "
-            f"give {', '.join(SMALL)}, or a pretrained one"
+            f"{called(name)}: reads no images (transformers has no image classification model for architecture "
+            f"{config.model_type!r}); give {', '.join(SMALL)}, or a pretrained one of images"
         )
     return AutoModelForImageClassification, config
 

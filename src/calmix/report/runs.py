@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from calmix.calibration import Temperature
 from calmix.data import read_table
+from calmix.data.origin import neighbour
 from calmix.data.remembering import remembered_columns
 from calmix.dynamics import Dynamics
 from calmix.errors import InputError
@@ -99,11 +100,16 @@ def _last(name: Any) -> str:
     return Path(str(name)).name or str(name)
 
 
+def _holds_run(folder: Path) -> bool:
+    return (folder / "run.toml").is_file()
+
+
 def read_run(folder: str | Path) -> RunFolder:
     """Return the finished run in a folder."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; give the folder of a run, a map or an evaluation")
+        asked = neighbour(folder, _holds_run) or "; give the folder of a run, a map or an evaluation"
+        raise InputError(f"{folder}: no such folder{asked}")
     if not (folder / "run.toml").is_file():
         if (folder / "config.json").is_file():
             raise InputError(

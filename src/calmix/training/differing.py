@@ -21,7 +21,8 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    for name in dict.fromkeys([*new, *old]):
+    # Data come last: of what they are, other settings are often the cause.
+    for name in sorted(dict.fromkeys([*new, *old]), key="data".__eq__):
         before, after = old.get(name), new.get(name)
         if before == after:
             continue

@@ -8,13 +8,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from calmix.data import Examples, read_table, write_table
+from calmix.data.origin import neighbour
 from calmix.dynamics import Dynamics, Region, absent_classes, label_issues, regions
 from calmix.errors import InputError
 from calmix.mixing import Recipe
 from calmix.training.filtering import Verdicts
 from calmix.training.folder import file_hash
 
-__all__ = ["TEXTS", "Known", "check_guided", "known_dynamics", "map_table", "region_rows", "write_map"]
+__all__ = [
+    "TEXTS",
+    "Known",
+    "check_guided",
+    "check_recorded",
+    "known_dynamics",
+    "map_table",
+    "region_rows",
+    "write_map",
+]
 
 _REGIONS = {
     "easy": [Region.EASY],
@@ -51,7 +61,10 @@ def write_map(
         return
     issues = label_issues(dynamics)
     rows = issues.order[issues.flagged[issues.order]]
-    write_table(_with_texts(map_table(dynamics, verdicts), examples.table), folder / _MAP)
+    table = _with_texts(map_table(dynamics, verdicts), examples.table)
+    if "image_key" in examples.table.column_names:  # which images were trained on, wherever their files are
+        table = table.append_column("image_key", examples.table["image_key"])
+    write_table(table, folder / _MAP)
     write_table(_with_texts(issues.to_table(flagged_only=True), examples.table.take(rows)), folder / _ISSUES)
 
 
@@ -103,11 +116,22 @@ def map_notes(dynamics: Dynamics) -> list[str]:
     return notes
 
 
+def check_recorded(source: str | Path) -> None:
+    """Refuse a run or map that is not there, or has recorded nothing."""
+    if not Path(source).exists():
+        raise InputError(f"{source}: no such folder{neighbour(source, _holds_map)}")
+    if Path(source).is_dir() and not (Path(source) / _MAP).is_file():
+        raise InputError(f"{source}: holds no recorded dynamics ({_MAP}); make them with `calmix map`")
+
+
+def _holds_map(folder: Path) -> bool:
+    return (folder / _MAP).is_file()
+
+
 def known_dynamics(source: str | Path, examples: Examples) -> Known:
     """Return the dynamics in a run folder or map for these samples, which must be those that were recorded."""
     file = Path(source) / _MAP if Path(source).is_dir() else Path(source)
-    if not file.is_file():
-        raise InputError(f"{source}: holds no recorded dynamics ({_MAP}); make them with `calmix map`")
+    check_recorded(source)
     if file.suffix != ".parquet":
         raise InputError(f"{source}: recorded dynamics are a Parquet file ({_MAP}), or the folder that holds it")
     whole, ids = Dynamics.load(file), examples.ids
