@@ -1,6 +1,12 @@
 """A study on several processes."""
 
 import json
+import re
+import socket
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +64,55 @@ def test_a_worker_that_dies_leaves_its_run_to_the_other(written: Any, data: Path
     prepared = prepare(Order(written(methods), tmp_path / "out", data=data))
     assert conduct_with_workers(prepared, 2).done == 2
     assert (tmp_path / "died").exists()
+
+
+# Says which process it is in, and waits for a signal.
+WAITING = """
+import os, signal
+from dataclasses import replace
+from pathlib import Path
+from calmix.recipes import erm
+
+def recipe():
+    def wait(examples):
+        Path(__file__).with_name(f"at-{os.getpid()}").write_text("")
+        signal.pause()
+        return examples
+    return replace(erm(), prepare=wait)
+"""
+
+
+def _until(true: Any, seconds: float = 90.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it never came about"
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_workers_of_a_command_that_is_killed_end_with_it(written: Any, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "waiting.py").write_text(WAITING)
+    methods = "".join(
+        f'[[method]]\nname = "m{k}"\nrecipe = "{tmp_path / "waiting.py"}:recipe"\ntraining = {{ lr = 0.0{k} }}\n'
+        for k in (1, 2)
+    )
+    words = ["study", written(methods), "--out", tmp_path / "out", "--data", data, "--workers", 2]
+    command = subprocess.Popen([sys.executable, "-m", "calmix", *map(str, words)], stderr=subprocess.DEVNULL)
+    try:
+        _until(lambda: len(list(tmp_path.glob("at-*"))) == 2)
+    finally:
+        command.kill()
+        command.wait()
+    workers = [int(path.name[3:]) for path in tmp_path.glob("at-*")]
+    _until(lambda: not any(_is_running(worker) for worker in workers))
+    assert prepare(Order(tmp_path / "study.toml", tmp_path / "out", data=data)).storage.failed == set()
+
+
+def _is_running(process: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
 
 
 def test_there_is_at_least_one_worker(ready: Any) -> None:
@@ -136,6 +191,37 @@ def test_what_ray_could_not_give_is_refused(ready: Any, gpus: Any, cpus: float) 
     pytest.importorskip("ray")
     with pytest.raises(InputError, match=r"^--[gc]pus must be "):
         conduct_on_ray(ready(), gpus=gpus, cpus=cpus)
+
+
+@pytest.mark.parametrize("option", ["--address", "RAY_ADDRESS"])
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "[::1]:{}", "127.0.0.1:99999"])
+def test_a_cluster_where_nothing_listens_is_told_at_once(
+    ready: Any, monkeypatch: pytest.MonkeyPatch, option: str, form: str
+) -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as held:  # a port that nobody listens at
+        held.bind(("127.0.0.1", 0))
+        address = form.format(held.getsockname()[1])
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(InputError, match=f"^{option} {re.escape(address)}: no Ray cluster answers there"):
+            conduct_on_ray(ready(), address=address if option == "--address" else None)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cpus", "words"),
+    [(1, 1, ""), (0.5, 4, ""), (0, 16, ""), (2, 1, "has 2 GPUs and 1 CPUs"), (1, 16, "has 1 GPUs"), (0, 64, "64 CPUs")],
+)
+def test_what_no_node_has_is_refused_unless_the_cluster_may_grow(gpus: float, cpus: float, words: str) -> None:
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 16.0}},
+        {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 1.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    cluster, notes = SimpleNamespace(nodes=lambda: nodes), []
+    spreading._check_room(cluster, gpus, cpus, notes.append, grows=True)
+    assert [words in note and note.endswith("Ray waits until one does") for note in notes] == ([True] if words else [])
+    with pytest.raises(InputError, match=f"^no node .*{words}.* ask for less") if words else nullcontext():
+        spreading._check_room(cluster, gpus, cpus, notes.append, grows=False)
 
 
 def test_the_smallest_gpu_of_the_machine_counts(monkeypatch: pytest.MonkeyPatch) -> None:

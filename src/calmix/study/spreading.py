@@ -2,13 +2,16 @@
 
 import math
 import multiprocessing
+import os
 import signal
+import socket
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from threading import Thread
 from types import FrameType
 from typing import Any
 
@@ -26,6 +29,8 @@ __all__ = ["conduct_on_ray", "conduct_with_workers", "fitting_workers"]
 _LOOK = 0.5
 # How often Ray begins again what a lost node or worker was doing.
 _RETRIES = 3
+# Seconds in which a cluster is to answer.
+_CONNECT = 10.0
 # Seconds in which the nodes of a cluster say how large their GPUs are.
 _ANSWER = 60.0
 
@@ -78,6 +83,7 @@ def _worker(order: Order, minutes: float | None, threads: int) -> None:
         signal.raise_signal(signal.SIGINT)
 
     signal.signal(signal.SIGTERM, stop)
+    Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     torch.set_num_threads(threads)
     until = None if minutes is None else time.monotonic() + 60 * minutes
     mine = prepare(order)
@@ -88,6 +94,12 @@ def _worker(order: Order, minutes: float | None, threads: int) -> None:
     except OSError as error:  # the disk is full: the runs stay to be made
         print(f"calmix: a worker stopped: {error.filename}: {error.strerror}", file=sys.stderr)
         sys.exit(1)
+
+
+def _end_with(parent: Any) -> None:
+    """Stop this process when that one is gone, so that a command that was killed leaves nobody working behind it."""
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def conduct_on_ray(
@@ -118,11 +130,13 @@ def conduct_on_ray(
         raise InputError(f"--cpus must be a number from 0, not {cpus:g}")
     ours = not ray.is_initialized()
     if ours:
+        _check_reachable(address)
         try:
             ray.init(address=address, log_to_driver=False, include_dashboard=False if address is None else None)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InputError(f"--address {address}: no Ray cluster answers there ({error})") from None
     try:
+        _check_room(ray, gpus or 0.0, cpus, on_note, grows=address is not None or "RAY_ADDRESS" in os.environ)
         shares = _shares(ray, prepared, gpus)
         if gpus is None and on_note is not None and any(shares):
             counted = ", ".join(f"{share:g} for {count}" for share, count in sorted(Counter(shares).items()))
@@ -145,6 +159,30 @@ def conduct_on_ray(
         if ours:
             ray.shutdown()
     return state_of(prepared.plan, prepared.storage)
+
+
+def _check_reachable(address: str | None) -> None:
+    """Refuse a cluster where nothing listens: Ray itself would try for minutes."""
+    option, told = ("--address", address) if address is not None else ("RAY_ADDRESS", os.environ.get("RAY_ADDRESS", ""))
+    host, colon, port = told.rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdecimal():
+        return  # `auto`, or something that Ray will know
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise InputError(f"{option} {told}: no Ray cluster answers there ({error})") from None
+
+
+def _check_room(ray: Any, gpus: float, cpus: float, on_note: OnNote | None, *, grows: bool) -> None:
+    """Refuse what no node of a cluster has; say so where the cluster may grow, since Ray waits for it."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if any(has.get("GPU", 0.0) >= gpus and has.get("CPU", 0.0) >= cpus for has in nodes):
+        return
+    wanted = f"no node of the cluster has {gpus:g} GPUs and {cpus:g} CPUs" if gpus else f"no node has {cpus:g} CPUs"
+    if not grows:
+        raise InputError(f"{wanted} to give to a run: ask for less (--gpus, --cpus)")
+    if on_note is not None:
+        on_note(f"{wanted} now: Ray waits until one does")
 
 
 def _shares(ray: Any, prepared: Prepared, gpus: float | None) -> list[float]:
