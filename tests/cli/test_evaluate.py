@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny
 
 from calmix.data import read_examples
 from calmix.models import load
@@ -47,6 +48,17 @@ def test_groups_are_measured_on_their_own(calmix: Any, trained: Path, place: Pat
     ended = calmix("evaluate", trained, "grouped.csv", "--group", "whom", "--no-report")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert "--group: no column 'whom'; did you mean 'who'?" in ended.err
+
+
+def test_classes_are_groups_by_the_column_of_the_label(calmix: Any, trained: Path, odd: Any, place: Path) -> None:
+    rows = "the cat,animal\nbread,food\nrain,weather\nsnow,weather\n"
+    (place / "plain.csv").write_text(f"text,category\n{rows}")
+    (place / "named.csv").write_text(f"text,team\n{rows}")
+    for words in (("plain.csv", "--group", "label"), ("named.csv", "--label", "team", "--group", "team")):
+        found = strict(calmix("evaluate", trained, *words, "--no-report", "--json").out)[words[0]]
+        assert {name: f["n"] for name, f in found["groups"].items()} == {"animal": 1, "food": 1, "weather": 2}
+    found = strict(calmix("evaluate", odd.run, odd.file, "--group", "Queue", "--no-report", "--json").out)
+    assert {name: f["n"] for name, f in found[str(odd.file)]["groups"].items()} == dict.fromkeys(tiny.LABELS, 10)
 
 
 @pytest.mark.parametrize(

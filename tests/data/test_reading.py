@@ -156,6 +156,7 @@ BAD = [
     ("train.csv", "", {}, "the file is empty"),
     ("train.csv", "text,label\n", {}, "there are no rows"),
     ("train.txt", "text,label\na,x\n", {}, "the file name does not say what the file is"),
+    ("train.csv", "I love it,1\nawful,0\n", {}, "(columns: 'I love it', '1'); its first line looks like a row: put"),
     ("train.csv", "words,label\na,x\n", {}, "no column looks like the text; name it with --text (columns: 'words', "),
     ("train.csv", "text,label\na,x\n", {"text": "txt"}, "--text: no column 'txt'; did you mean 'text'?"),
     ("train.csv", "text,label\na,x\nb,c,y\n", {}, "line 3 has 3 fields, the header has 2"),

@@ -101,6 +101,19 @@ def test_what_is_no_list_of_texts_is_refused(checkpoint: Any, texts: Any, messag
         load(checkpoint("bert")).predict(texts)
 
 
+def test_what_is_no_list_of_images_is_refused(image_checkpoint: Any) -> None:
+    classifier = load(image_checkpoint("convnet"))
+    with pytest.raises(InputError, match="a list of images, not the name of one: put it in brackets"):
+        classifier.predict("one.png")
+    with pytest.raises(InputError, match="there are no images to predict"):
+        classifier.predict([])
+
+
+def test_it_is_shown_in_one_line(checkpoint: Any) -> None:
+    assert repr(load(checkpoint("bert"))) == "Classifier(BertForSequenceClassification, labels animal, food, weather)"
+    assert repr(load(checkpoint("bert", choices=True))) == "Classifier(BertForMultipleChoice)"
+
+
 def test_data_of_another_kind_is_refused(checkpoint: Any) -> None:
     with pytest.raises(InputError, match=r"holds choices data, but this model reads plain texts or pairs"):
         load(checkpoint("bert")).logits(tiny.examples(2, kind="choices"))

@@ -37,6 +37,7 @@ def test_both_halves_and_the_training_between_them_are_one_function() -> None:
     run = alone(stages)("weights", [])
     assert run == Run(Path("run"), {"done": "weights"})
     assert run.model == Path("run/model")
+    assert "done" not in repr(run)
 
 
 def test_a_dry_run_ends_before_its_training() -> None:

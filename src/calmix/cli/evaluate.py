@@ -22,7 +22,9 @@ def evaluate(
         list[str] | None,
         typer.Option(help="Predictions made anywhere: `label`, and p_NAME columns, or lists `probs` or `logits`."),
     ] = None,
-    group: Annotated[str | None, typer.Option(help="Column to measure each value of on its own, too.")] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Column to measure each value of on its own, too; `label`: each class.")
+    ] = None,
     ood: Annotated[
         list[str] | None,
         typer.Option(
@@ -155,7 +157,11 @@ def _from_model(classifier: "Predictor", files: list[str], columns: dict[str, An
         with working_bar(Path(file).name, len(examples), quiet) as bar:
             said = ask(classifier, examples, progress=bar)
         kept = prediction_table(examples, said.probs, label_names=classifier.label_names)
-        found[file] = (said.probs, examples.labels, examples.table, kept, examples.digest(), examples, said)
+        rows = examples.table
+        label = columns["label"] or columns["usual"].get("label") or "label"
+        if label not in rows.column_names:  # examples have it apart from their other columns
+            rows = rows.append_column(label, kept["label"])
+        found[file] = (said.probs, examples.labels, rows, kept, examples.digest(), examples, said)
     return found
 
 

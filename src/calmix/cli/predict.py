@@ -23,7 +23,7 @@ def predict(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="CSV, TSV, JSONL or Parquet file with the texts; or a folder of images, or image files.",
         ),
     ],

@@ -104,7 +104,11 @@ def find_columns(
         if found is None and image is None:
             # Once the text is named, the others of a row's parts are not looked for.
             other = f", the choices with --choices {shown(cells[0])}" if len(cells) == 1 and choices is None else ""
-            raise origin.error(f"no column looks like the text; name it with --text{other} (columns: {search.listed})")
+            headless = "; its first line looks like a row: put the names of the columns above it"
+            raise origin.error(
+                f"no column looks like the text; name it with --text{other} (columns: {search.listed})"
+                f"{headless if origin.header and any(map(_is_no_name, table.column_names)) else ''}"
+            )
         text = found or ""
         named.add(image or text)
         if text_b is None and not cells and image is None:
@@ -136,6 +140,11 @@ def unread_parts(table: pa.Table) -> list[tuple[str, str]]:
     with suppress(InputError):  # several would do, and none was asked for
         found += [(name, "--choices") for name in _Search(table, Origin("table")).usual_choices(())[:1]]
     return found
+
+
+def _is_no_name(cell: str) -> bool:
+    """Whether what stands where the name of a column should is a number, or a sentence."""
+    return cell.strip().lstrip("+-").replace(".", "", 1).isdigit() or len(cell.split()) > 5
 
 
 def _folded(name: str) -> str:

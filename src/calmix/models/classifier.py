@@ -59,6 +59,10 @@ class Classifier:
     beside: Beside = field(default_factory=Beside)
     precision: Arithmetic = "fp32"
 
+    def __repr__(self) -> str:
+        names = f", labels {', '.join(self.label_names)}" if self.label_names else ""
+        return f"Classifier({type(self.model).__name__}{names})"
+
     @property
     def columns(self) -> dict[str, str]:
         """The columns that were named in training, by what they hold: other tables are likely to have them, too."""
@@ -189,10 +193,11 @@ def log_probabilities(logits: NDArray[np.float32], recalibrator: Recalibrator | 
 def examples_of(texts: Sequence[Text], *, images: bool = False) -> Examples:
     """Return texts, pairs, or texts with choices, as unlabelled examples; `images`: or images."""
     if isinstance(texts, str):
-        raise InputError("predict takes a list of texts, not one text: put it in brackets")
+        what = ("images", "the name of one") if images else ("texts", "one text")
+        raise InputError(f"predict takes a list of {what[0]}, not {what[1]}: put it in brackets")
     rows: list[Any] = list(texts)
     if not rows:
-        raise InputError("there are no texts to predict")
+        raise InputError(f"there are no {'images' if images else 'texts'} to predict")
     if images:
         return Examples.from_images(rows)
     kinds = [_kind(row) for row in rows]

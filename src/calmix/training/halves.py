@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -30,7 +30,7 @@ class Run:
     """A finished run: where it is and what came out."""
 
     folder: Path
-    metrics: dict[str, Any]
+    metrics: dict[str, Any] = field(repr=False)
 
     @property
     def model(self) -> Path:
