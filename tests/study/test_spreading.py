@@ -5,7 +5,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,27 +65,20 @@ def test_a_worker_that_dies_leaves_its_run_to_the_other(written: Any, data: Path
     assert (tmp_path / "died").exists()
 
 
-# Says which process it is in, and waits for a signal.
+# Calls, and waits for an answer.
 WAITING = """
-import os, signal
+import socket
 from dataclasses import replace
 from pathlib import Path
 from calmix.recipes import erm
 
 def recipe():
     def wait(examples):
-        Path(__file__).with_name(f"at-{os.getpid()}").write_text("")
-        signal.pause()
+        with socket.create_connection(("127.0.0.1", int(Path(__file__).with_name("port").read_text()))) as line:
+            line.recv(1)
         return examples
     return replace(erm(), prepare=wait)
 """
-
-
-def _until(true: Any, seconds: float = 90.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it never came about"
-        time.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -97,22 +89,20 @@ def test_workers_of_a_command_that_is_killed_end_with_it(written: Any, data: Pat
         for k in (1, 2)
     )
     words = ["study", written(methods), "--out", tmp_path / "out", "--data", data, "--workers", 2]
-    command = subprocess.Popen([sys.executable, "-m", "calmix", *map(str, words)], stderr=subprocess.DEVNULL)
-    try:
-        _until(lambda: len(list(tmp_path.glob("at-*"))) == 2)
-    finally:
-        command.kill()
-        command.wait()
-    workers = [int(path.name[3:]) for path in tmp_path.glob("at-*")]
-    _until(lambda: not any(_is_running(worker) for worker in workers))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(120)
+        (tmp_path / "port").write_text(str(server.getsockname()[1]))
+        command = subprocess.Popen([sys.executable, "-m", "calmix", *map(str, words)], stderr=subprocess.DEVNULL)
+        try:
+            lines = [server.accept()[0] for _ in range(2)]
+        finally:
+            command.kill()
+            command.wait()
+    for line in lines:
+        with line:
+            line.settimeout(60)
+            assert line.recv(1) == b""  # hung up
     assert prepare(Order(tmp_path / "study.toml", tmp_path / "out", data=data)).storage.failed == set()
-
-
-def _is_running(process: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
 
 
 def test_there_is_at_least_one_worker(ready: Any) -> None:
