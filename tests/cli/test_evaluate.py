@@ -50,6 +50,14 @@ def test_groups_are_measured_on_their_own(calmix: Any, trained: Path, place: Pat
     assert "--group: no column 'whom'; did you mean 'who'?" in ended.err
 
 
+def test_rows_that_were_trained_on_are_told(calmix: Any, trained: Path, files: Any, place: Path) -> None:
+    (place / "new.csv").write_text("text,label\nthe strangest cat,animal\na bread nobody knew,food\n")
+    ended = calmix("evaluate", trained, files["train"], "new.csv", "--no-report")
+    assert ended.code == 0, ended.err
+    notes = [line for line in ended.err.splitlines() if "trained on" in line]
+    assert notes == [f"· {files['train']}: 30 of 30 rows were trained on, and flatter the model"]
+
+
 def test_classes_are_groups_by_the_column_of_the_label(calmix: Any, trained: Path, odd: Any, place: Path) -> None:
     rows = "the cat,animal\nbread,food\nrain,weather\nsnow,weather\n"
     (place / "plain.csv").write_text(f"text,category\n{rows}")

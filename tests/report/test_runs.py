@@ -55,6 +55,10 @@ def test_what_is_no_finished_run_is_refused(make_run: Any, tmp_path: Path) -> No
     with pytest.raises(InputError, match="no such folder"):
         read_run(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "study.json").write_text("{}")
+    with pytest.raises(InputError, match="study: is a study; name one of its runs, in "):
+        read_run(tmp_path / "study")
     with pytest.raises(InputError, match="no run of ours"):
         read_run(tmp_path / "empty")
     (tmp_path / "empty" / "config.json").write_text("{}")

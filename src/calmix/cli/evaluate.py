@@ -90,6 +90,18 @@ def evaluate(
         print(f"page: {page}")
     if any(found["n"] < 200 for found in figures.values()):
         note("under 200 rows, calibration errors say little: look at the intervals")
+    if model is not None:
+        _note_seen([model, *(ensemble or [])], sources)
+
+
+def _note_seen(models: list[str], sources: dict[str, Any]) -> None:
+    """Tell of rows that a model has learnt by heart."""
+    from calmix.training.correcting import trained_on
+
+    for file, found in sources.items():
+        seen = max(trained_on(model, found[5]) for model in models)
+        if seen:
+            note(f"{file}: {seen:,} of {len(found[5]):,} rows were trained on, and flatter the model")
 
 
 def _measured(name: str, found: Any, bins: int, group: str | None) -> dict[str, Any]:

@@ -115,6 +115,8 @@ def read_run(folder: str | Path) -> RunFolder:
             raise InputError(
                 f"{folder}: is a model without figures; `calmix evaluate` makes some, in a folder to give here"
             )
+        if (folder / "study.json").is_file():
+            raise InputError(f"{folder}: is a study; name one of its runs, in {folder / 'runs'}")
         raise InputError(f"{folder}: holds no run of ours (no run.toml)")
     if not (folder / "metrics.json").is_file():
         raise InputError(f"{folder}: the run there is not finished (no metrics.json); the same command continues it")
