@@ -83,16 +83,27 @@ class OurStep:
 
 
 def our_step(
-    examples: Examples, model: str, recipe: str, accelerator: Accelerator, *, capture: bool = True, record: bool = True
+    examples: Examples,
+    model: str,
+    recipe: str,
+    accelerator: Accelerator,
+    *,
+    capture: bool = True,
+    record: bool = True,
+    beside: OurStep | None = None,
 ) -> OurStep:
-    """Return our step as `calmix train` makes it."""
+    """Return our step as `calmix train` makes it; with `beside`, from the tokens of that one."""
     torch.manual_seed(0)
     network, tokenizer = load_for_training(
         resolve(model), label_names=examples.label_names, choices=examples.kind == "choices"
     )
     network.to(accelerator.device).train()
-    packed = encode(examples, tokenizer, max_length=usable_length(tokenizer, network.config, LENGTH))
-    data, method = training_set(examples, packed).to(accelerator.device), choose(recipe)
+    if beside is None:
+        packed = encode(examples, tokenizer, max_length=usable_length(tokenizer, network.config, LENGTH))
+        data = training_set(examples, packed).to(accelerator.device)
+    else:
+        data = beside.data
+    method = choose(recipe)
     # Guided recipes need dynamics: any will do for their speed.
     scores = np.random.default_rng(0).normal(size=(2, len(examples), len(examples.label_names)))
     told = None if method.guide is None else Dynamics.from_logits(scores, examples.labels)

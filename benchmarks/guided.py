@@ -76,7 +76,11 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", action="append", help="runs whose name has this in it (erm is always made)")
+    parser.add_argument(
+        "--only",
+        action="append",
+        help="this run, or those with this in their names (and erm)",
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
 
@@ -84,9 +88,11 @@ def main() -> None:
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
     about = {"device": device, "torch": torch.__version__, "epochs": options.epochs, "batch_size": options.batch_size}
+    about["samples"] = options.rows
     print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
     only = options.only or [""]
-    wanted = {name: run for name, run in RUNS.items() if name == "erm" or any(part in name for part in only)}
+    named = {part for part in only if part in RUNS} or {name for name in RUNS if any(part in name for part in only)}
+    wanted = {name: run for name, run in RUNS.items() if name == "erm" or name in named}
     seconds: dict[str, list[dict[str, float]]] = {name: [] for name in wanted}
     common = {
         "data": options.data,

@@ -132,24 +132,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default=str(corpus_path("train")))
     parser.add_argument("--model", default="minilm")
+    parser.add_argument("--rows", type=int, default=20_000, help="of the data, at most")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--warmup", type=int, default=60)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument(
         "--recipes",
-        default="erm,cls-mixup,aum-saliency,tdmixup,informed-mixup,input-mixup,manifold-mixup,on-off-manifold",
+        default="erm,label-smoothing,erl,cls-mixup,aum-saliency,tdmixup,informed-mixup,input-mixup,manifold-mixup,"
+        "feature-mixup,on-off-manifold,erm",
+        help="measured in this order; one that is named again is kept as `NAME, again`",
     )
     parser.add_argument("--no-rivals", action="store_true", help="the recipes alone, against the first of them")
     parser.add_argument("--json")
     options = parser.parse_args()
     examples = read_examples(options.data)
+    examples = examples.take(range(min(options.rows, len(examples))))
     common = {"batch_size": options.batch_size, "warmup": options.warmup, "steps": options.steps}
     device = device_name()
     print(f"{device}, torch {torch.__version__}, batch {options.batch_size}, {len(examples)} samples of {options.data}")
-    found: dict[str, Any] = {"device": device, "torch": torch.__version__, "batch_size": options.batch_size}
+    found: dict[str, Any] = {"device": device, "torch": torch.__version__, "samples": len(examples), **common}
 
     def show(name: str, measure: Callable[[], dict[str, float]]) -> None:
+        name = f"{name}, again" if name in found else name
         found[name] = figures = measure()
         first = next(name for name, value in found.items() if isinstance(value, dict))
         base, rate = found[first]["samples_per_second"], figures["samples_per_second"]

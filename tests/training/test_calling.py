@@ -97,3 +97,46 @@ def test_uses_of_each_weight_are_counted() -> None:
     with Calls(1, 1, None, uses):
         other(layer(layer(torch.ones(1, 2))))
     assert uses == {id(layer.weight): 2, id(other.weight): 1}
+
+
+@pytest.mark.parametrize("model", [nn.Linear(8, 8), nn.LayerNorm(8), nn.LayerNorm(8, bias=False)], ids=str)
+def test_beside_the_backward_pass_one_model_has_the_gradients_of_autograd(model: nn.Module) -> None:
+    torch.manual_seed(0)
+    weights = {n: torch.randn_like(p).requires_grad_() for n, p in model.named_parameters()}
+    x, upstream = torch.randn(4, 3, 8, requires_grad=True), torch.randn(4, 3, 8)
+    plain = functional_call(model, weights, (x,))
+    with Calls(1, 4, Branch(), Counter()):
+        ours = functional_call(model, weights, (x,))
+    torch.testing.assert_close(ours, plain)
+    found, wanted = (torch.autograd.grad(y, [x, *weights.values()], upstream) for y in (ours, plain))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("padding", [None, 2])
+@pytest.mark.parametrize("runs", [1, RUNS])
+def test_the_gradient_of_a_small_table_is_that_of_looking_up(runs: int, padding: int | None) -> None:
+    torch.manual_seed(0)
+    table = torch.randn(*([runs] if runs > 1 else []), 7, 5, requires_grad=True)
+    ids, upstream = torch.randint(7, (2 * runs, 4)), torch.randn(2 * runs, 4, 5)
+    with Calls(runs, 2 * runs, Branch(), Counter()):
+        beside = nn.functional.embedding(ids, table, padding)
+    (found,) = torch.autograd.grad(beside, table, upstream)
+    each = table if runs > 1 else table[None]
+    for run in range(runs):
+        rows = slice(2 * run, 2 * run + 2)
+        alone = each[run].detach().requires_grad_()
+        looked_up = nn.functional.embedding(ids[rows], alone, padding)
+        assert torch.equal(beside[rows], looked_up)
+        (wanted,) = torch.autograd.grad(looked_up, alone, upstream[rows])
+        torch.testing.assert_close(found if runs == 1 else found[run], wanted)
+
+
+def test_a_large_table_and_one_with_wishes_of_its_own_are_torchs() -> None:
+    table, ids = torch.randn(2000, 3, requires_grad=True), torch.tensor([[5, 5, 7]])
+    with Calls(1, 1, Branch(), Counter()):
+        found = nn.functional.embedding(ids, table)
+        by_frequency = nn.functional.embedding(ids, table[:10], scale_grad_by_freq=True)
+    assert "Embedding" in type(found.grad_fn).__name__
+    (gradient,) = torch.autograd.grad(by_frequency.sum(), table)
+    assert gradient[[5, 7], 0].tolist() == [1.0, 1.0]

@@ -200,7 +200,7 @@ def test_ctrl_c_before_the_first_step_leaves_nothing_behind(
         ({"lr": 2e-2}, "lr was 0.01, is 0.02"),
         ({"options": {"alpha": "0.3"}}, "options: alpha was not given, is 0.3"),
         ({"recipe": "erm"}, "recipe was input-mixup, is erm"),
-        ({"dev": tiny.examples(12, seed=2)}, "data: dev was"),
+        ({"dev": tiny.examples(12, seed=2)}, "data: dev is not the same"),
         ({"class_weights": "balanced", "train": tiny.examples(25)}, "class_weights was not given"),
         ({"precision": "bf16"}, "begun in fp32"),
     ],

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-__all__ = ["Branch"]
+__all__ = ["Branch", "capturing"]
 
 
 class Branch:
@@ -23,7 +23,7 @@ class Branch:
     @contextmanager
     def forked(self, *reads: Tensor) -> Iterator[None]:
         """Run what is inside beside what follows; `reads` are the tensors from outside that it looks at."""
-        if not _capturing():
+        if not capturing():
             yield
             return
         if self.stream is None:
@@ -43,5 +43,6 @@ class Branch:
         self.forks = 0
 
 
-def _capturing() -> bool:
+def capturing() -> bool:
+    """Return whether what is done now becomes part of a graph."""
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

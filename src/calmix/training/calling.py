@@ -10,7 +10,11 @@ from torch.overrides import TorchFunctionMode
 
 from calmix.training.branching import Branch
 
-__all__ = ["Calls"]
+__all__ = ["Calls", "keep_ones"]
+
+# Rows of a table of embeddings whose gradient is cheaper as a product with who looked up what: positions and kinds of
+# text, where many tokens look up the same few rows and would be added one after the other.
+_FEW = 1024
 
 
 class Calls(TorchFunctionMode):
@@ -58,19 +62,40 @@ class Calls(TorchFunctionMode):
         return _scaled(functional.layer_norm(input, shape, None, None, eps), weight, bias)
 
     def _embedding(
-        self, input: Tensor, weight: Tensor, padding_idx: int | None = None, *args: Any, **kw: Any
+        self,
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
     ) -> Tensor:
-        if weight.dim() == 2:
-            return functional.embedding(input, weight, padding_idx, *args, **kw)
+        plain = max_norm is None and not scale_grad_by_freq and not sparse
+        few = plain and self.branch is not None and weight.shape[-2] <= _FEW
+        if weight.dim() == 2 and not few:
+            return functional.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         # Positions are often looked up once for all rows of a batch.
-        ids = input.expand(self.sequences, *input.shape[1:]) if len(input) == 1 else input
-        offsets = torch.arange(self.runs, device=input.device) * weight.shape[1]
-        moved = (ids.reshape(self.runs, -1) + offsets[:, None]).view(ids.shape)
-        found = functional.embedding(moved, weight.flatten(0, 1))
+        several = weight.dim() == 3 and len(input) == 1
+        ids = input.expand(self.sequences, *input.shape[1:]) if several else input
+        if few:
+            self.uses[id(weight)] += 1
+            made: Tensor = _Table.apply(ids, weight, padding_idx, self.branch)  # type: ignore[no-untyped-call]
+            return made
+        found = _rows_of(weight, ids)
         if padding_idx is None:
             return found
         # The vector of padding is not learnt.
         return torch.where((ids == padding_idx)[..., None], found.detach(), found)
+
+
+def _rows_of(weight: Tensor, ids: Tensor) -> Tensor:
+    """Return the rows of a table, each model's of its own."""
+    if weight.dim() == 2:
+        return functional.embedding(ids, weight)
+    offsets = torch.arange(len(weight), device=ids.device) * weight.shape[1]
+    moved = (ids.reshape(len(weight), -1) + offsets[:, None]).view(ids.shape)
+    return functional.embedding(moved, weight.flatten(0, 1))
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -90,7 +115,25 @@ def _scaled(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _summed(x: Tensor) -> Tensor:
     """Return the sums over tokens, as a matrix product: several times faster than a reduction of so few rows."""
-    return (x.new_ones(1, x.shape[-2]) @ x).squeeze(-2)
+    return (_ones(x) @ x).squeeze(-2)
+
+
+# Kept, since a captured step would write them each time; never replaced, since captured steps read them.
+_ONES: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+
+def keep_ones(device: torch.device, dtype: torch.dtype) -> None:
+    """Have ones at hand for as many tokens as a step may be expected to have; must not be part of a capture."""
+    if (device, dtype) not in _ONES:
+        _ONES[device, dtype] = torch.ones(1, 2**15, device=device, dtype=dtype)
+
+
+def _ones(x: Tensor) -> Tensor:
+    tokens, kept = x.shape[-2], _ONES.get((x.device, x.dtype))
+    return x.new_ones(1, tokens) if kept is None or kept.shape[1] < tokens else kept[:, :tokens]
+
+
+_layer_norm_backward = torch.ops.aten.native_layer_norm_backward
 
 
 class _Linear(torch.autograd.Function):
@@ -115,20 +158,49 @@ class _Linear(torch.autograd.Function):
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, branch: Branch) -> Tensor:
-        plain, mean, scale = torch.native_layer_norm(x, x.shape[-1:], None, None, eps)
-        ctx.save_for_backward(x, mean, scale, plain, weight)
         ctx.biased, ctx.branch = bias is not None, branch
-        return _scaled(plain, weight, bias)
+        alone = weight.dim() == 1
+        y, mean, scale = torch.native_layer_norm(
+            x, x.shape[-1:], weight if alone else None, bias if alone else None, eps
+        )
+        # torch's kernels know the weights of one model, not those of several.
+        ctx.save_for_backward(x, mean, scale, weight, bias, None if alone else y)
+        return y if alone else _scaled(y, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None]:
-        x, mean, scale, plain, weight = ctx.saved_tensors
+        x, mean, scale, weight, bias, plain = ctx.saved_tensors
+        if plain is None:
+            asked = (upstream[0].contiguous(), x, x.shape[-1:], mean, scale, weight, bias)
+            with ctx.branch.forked(asked[0], x, mean, scale):
+                _, for_weight, for_bias = _layer_norm_backward(*asked, [False, True, ctx.biased])
+            for_x, _, _ = _layer_norm_backward(*asked, [True, False, False])
+            return for_x, for_weight, for_bias if ctx.biased else None, None, None
         gradient = upstream[0].reshape(*weight.shape[:-1], -1, x.shape[-1])
         with ctx.branch.forked(gradient, plain):
             for_weight = _summed(gradient * plain.view(gradient.shape))
             for_bias = _summed(gradient) if ctx.biased else None
         inward = (gradient * weight.unsqueeze(-2)).view(x.shape)
-        for_x, _, _ = torch.ops.aten.native_layer_norm_backward(
-            inward, x, x.shape[-1:], mean, scale, None, None, [True, False, False]
-        )
+        for_x, _, _ = _layer_norm_backward(inward, x, x.shape[-1:], mean, scale, None, None, [True, False, False])
         return for_x, for_weight, for_bias, None, None
+
+
+class _Table(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, padding_idx: int | None, branch: Branch) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.shape, ctx.padding, ctx.branch = weight.shape, padding_idx, branch
+        return _rows_of(weight, ids)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[None, Tensor, None, None]:
+        (ids,) = ctx.saved_tensors
+        *lead, rows, columns = ctx.shape
+        gradient = upstream[0].reshape(*lead, -1, columns)
+        with ctx.branch.forked(gradient, ids):
+            which = torch.arange(rows, device=ids.device)[:, None]
+            asked = which == ids.reshape(*lead, 1, -1)
+            if ctx.padding is not None:  # which is not learnt
+                asked &= which != ctx.padding
+            for_weight = asked.to(gradient.dtype) @ gradient
+        return None, for_weight, None, None

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from calmix.training.branching import Branch
-from calmix.training.calling import Calls
+from calmix.training.calling import Calls, keep_ones
 
 __all__ = ["Lowered"]
 
@@ -39,6 +39,7 @@ class Lowered:
         self.owners = [{n: p for n, p in model.named_parameters() if p.is_floating_point()} for model in models]
         self.weights = {name: _stacked([owned[name] for owned in self.owners]) for name in self.owners[0]}
         self.dtype = dtype
+        keep_ones(next(iter(self.weights.values())).device, dtype)
         # Batch norm uses its own weights, in float32, which its kernels take beside an input of lower precision: its
         # statistics are sums over many thousand pixels.
         own = {
@@ -92,22 +93,28 @@ class Lowered:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the weights: once before each step."""
+        """Copy the weights: whenever they have changed."""
         torch._foreach_copy_(list(self.copies.values()), [self.weights[name] for name in self.copies])
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of the copies by name, and clear them."""
+        given = {name: copy.grad for name, copy in self.copies.items() if copy.grad is not None}
+        for name in given:
+            self.copies[name].grad = None
+        self.once = max(self.uses.values(), default=0) == 1
+        self.uses.clear()
+        return given
 
     @torch.no_grad()
     def hand_over(self) -> None:
         """Give the weights the gradients of their copies, in float32, and clear those."""
-        given = {name: copy.grad for name, copy in self.copies.items() if copy.grad is not None}
+        given = self.gradients()
         gradients = [torch.empty_like(self.weights[name]) for name in given]
         torch._foreach_copy_(gradients, list(given.values()))
         for name, gradient in zip(given, gradients, strict=True):
-            self.copies[name].grad = None
             each = [gradient] if len(self.models) == 1 else gradient.unbind()
             for owned, part in zip(self.owners, each, strict=True):
                 owned[name].grad = part
-        self.once = max(self.uses.values(), default=0) == 1
-        self.uses.clear()
 
 
 def _sequences(inputs: Mapping[str, Tensor]) -> int:

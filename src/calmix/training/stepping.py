@@ -15,6 +15,7 @@ from calmix.models import anatomy, reads_pixels
 from calmix.training.batches import Part, TrainingSet, seed_for
 from calmix.training.branching import Branch
 from calmix.training.capturing import Captures
+from calmix.training.fusing import Fused
 from calmix.training.guiding import Guidance
 from calmix.training.launching import wrap
 from calmix.training.lowering import Lowered
@@ -68,6 +69,9 @@ class Stepper:
         if beside or (alone and half):
             dtype = torch.bfloat16 if half else torch.float32
             self.lowered = Lowered([model, *(other for other, _ in beside)], dtype=dtype, branch=self.branch)
+        self.fused: Fused | None = None
+        if self.lowered is not None and Fused.serves(self.optimizers, self.lowered.copies):
+            self.fused = Fused(self.optimizers, self.lowered.owners, self.lowered.copies)
         self.wrapped: Any = self.lowered or shards or wrap(model, accelerator)
         self.generator = torch.Generator(device)
         # Summed over the whole epoch, in one order, however often it is read: a resumed run logs the same bits.
@@ -76,6 +80,7 @@ class Stepper:
         self.bad = torch.full((self.runs,), -1.0, device=device)
         self.number = torch.zeros((), device=device)
         self.rows = self.seen = 0
+        self.begun = False
         self.captures = Captures(self.generator) if capture and alone else None
 
     def step(self, parts: list[Part], number: int, lr: float) -> None:
@@ -85,6 +90,9 @@ class Stepper:
         for optimizer in self.optimizers:
             set_learning_rate(optimizer, lr)
         self.number.fill_(number)
+        if self.lowered is not None and not self.begun:
+            self.lowered.refresh()  # a run that is resumed has been given other weights since
+        self.begun = True
         self.rows += sum(len(part.rows) * part.counts for part in parts) // self.runs
         self.seen += parts[-1].batch * self.runs
         if self.captures is not None and len(parts) == 1:
@@ -97,7 +105,7 @@ class Stepper:
             kind = (variant, told, shape if self.channels_last else None)
 
             def whole(rows: Tensor) -> None:
-                self._gradient(rows, part, variant, first=True)
+                self._gradient(rows, part, variant)
                 self._update()
 
             self.captures.run(kind, shape, part.rows, whole)
@@ -106,7 +114,7 @@ class Stepper:
             self.data.stage(part)
             self._seed(number, index)
             with nullcontext() if part.last or self.lowered or self.shards else self.accelerator.no_sync(self.wrapped):
-                self._gradient(part.rows, part, variant, first=index == 0)
+                self._gradient(part.rows, part, variant)
         self._update()
 
     def _seed(self, number: int, index: int) -> None:
@@ -114,9 +122,7 @@ class Stepper:
         torch.manual_seed(seed_for(self.seed, number, 0, index, rank))
         self.generator.manual_seed(seed_for(self.seed, number, 1, index, rank))
 
-    def _gradient(self, rows: Tensor, part: Part, variant: int, *, first: bool) -> None:
-        if self.lowered is not None and first:
-            self.lowered.refresh()
+    def _gradient(self, rows: Tensor, part: Part, variant: int) -> None:
         samples = rows if self.runs == 1 else rows % len(self.data)
         step = Step(
             model=self.model,
@@ -150,6 +156,9 @@ class Stepper:
 
     def _update(self) -> None:
         self.branch.join()
+        if self.lowered is not None and self.fused is not None:
+            self._note(self.fused.update(self.lowered.gradients(), clip=self.clip))
+            return
         if self.lowered is not None:
             self.lowered.hand_over()
         elif self.shards is not None:
@@ -159,10 +168,15 @@ class Stepper:
         norms = gradient_norms(self.optimizers)
         if self.shards is not None:
             norms = self.shards.total(norms)
-        failed = update_unless_bad(self.optimizers, norms, clip=self.clip)
-        self.bad.copy_(torch.where((failed > 0) & (self.bad < 0), self.number, self.bad))
+        self._note(update_unless_bad(self.optimizers, norms, clip=self.clip))
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
+        if self.lowered is not None:
+            self.lowered.refresh()
+
+    def _note(self, failed: Tensor) -> None:
+        """Remember the first step at which a run went bad."""
+        self.bad.copy_(torch.where((failed > 0) & (self.bad < 0), self.number, self.bad))
 
     def read(self, out: Path | None) -> tuple[int, float]:
         """Return how many rows this process trained in this epoch, and their summed loss."""

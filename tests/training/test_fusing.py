@@ -1,0 +1,144 @@
+"""One kernel updates all weights as AdamW does. Needs Triton, and a GPU or its interpreter: skipped without."""
+
+import math
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from calmix.training.fusing import Fused
+
+ON_GPU = torch.cuda.is_available()
+if not ON_GPU:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+triton = pytest.importorskip("triton", reason="the kernels are Triton's, which comes with torch for GPUs")
+
+DEVICE = torch.device("cuda" if ON_GPU else "cpu")
+SHAPES = {"table": (50, 40), "weight": (33, 70), "bias": (3,)}
+
+
+@pytest.fixture(autouse=True)
+def kernels_wherever_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from calmix.training import kernels
+
+    monkeypatch.setattr("calmix.training.fusing._kernels", lambda: kernels)
+
+
+class Both:
+    """The same weights of some runs, updated by us and by torch."""
+
+    def __init__(self, runs: int, *, decay: float) -> None:
+        torch.manual_seed(0)
+        stacked = {name: torch.randn(runs, *shape, device=DEVICE) for name, shape in SHAPES.items()}
+        self.runs = runs
+        self.ours = [{n: torch.nn.Parameter(w[r].clone()) for n, w in stacked.items()} for r in range(runs)]
+        self.theirs = [{n: torch.nn.Parameter(w[r].clone()) for n, w in stacked.items()} for r in range(runs)]
+        self.mine = [self.optimizer(owned, decay) for owned in self.ours]
+        self.peers = [self.optimizer(owned, decay) for owned in self.theirs]
+        copies = {n: (w[0] if runs == 1 else w).bfloat16().requires_grad_() for n, w in stacked.items()}
+        self.copies = copies
+        self.fused = Fused(self.mine, self.ours, copies)
+
+    @staticmethod
+    def optimizer(owned: dict[str, Any], decay: float) -> torch.optim.AdamW:
+        groups = [
+            {"params": [w for w in owned.values() if w.dim() > 1], "weight_decay": decay},
+            {"params": [w for w in owned.values() if w.dim() == 1], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, lr=torch.tensor(1e-2, device=DEVICE), capturable=ON_GPU)
+
+    def step(self, gradients: dict[str, Tensor], clip: float = 1.0) -> list[float]:
+        for run in range(self.runs):
+            own = {n: (g if self.runs == 1 else g[run]).float() for n, g in gradients.items()}
+            norm = math.sqrt(sum(float(g.square().sum()) for g in own.values()))
+            if math.isfinite(norm):
+                for name, weight in self.theirs[run].items():
+                    weight.grad = own[name] / max(1.0, norm / clip) if name in own else None
+                self.peers[run].step()
+        bad: list[float] = self.fused.update(gradients, clip=clip).tolist()
+        return bad
+
+    def gradients(self, step: int, *, names: tuple[str, ...] = tuple(SHAPES)) -> dict[str, Tensor]:
+        """Return gradients that are clipped in every second step; the second half of the table never has any."""
+        generator = torch.Generator().manual_seed(step)
+        size = 3.0 if step % 2 else 0.01
+        made = {n: size * torch.randn(self.copies[n].shape, generator=generator) for n in names}
+        if "table" in made:
+            made["table"].view(self.runs, 50, 40)[:, 26:] = 0
+        return {n: g.bfloat16().to(DEVICE) for n, g in made.items()}
+
+    def check(self) -> None:
+        for run in range(self.runs):
+            for name, weight in self.ours[run].items():
+                peer = self.theirs[run][name]
+                torch.testing.assert_close(weight, peer, rtol=1e-5, atol=1e-6)
+                copy = self.copies[name] if self.runs == 1 else self.copies[name][run]
+                torch.testing.assert_close(copy.float(), weight, rtol=2**-7, atol=1e-6)
+                mine, theirs = self.mine[run].state[weight], self.peers[run].state[peer]
+                for known in theirs:
+                    torch.testing.assert_close(mine[known].cpu(), theirs[known].cpu(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("runs", [1, 2])
+def test_weights_moments_and_steps_are_those_of_torch(runs: int, decay: float) -> None:
+    both = Both(runs, decay=decay)
+    for step in range(5):
+        assert both.step(both.gradients(step)) == [0.0] * runs
+        both.check()
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_run_whose_gradient_is_not_finite_keeps_everything_and_the_other_goes_on(wrong: float) -> None:
+    both = Both(2, decay=0.0)
+    both.step(both.gradients(0))
+    gradients = both.gradients(1)
+    gradients["weight"][0, 5, 5] = wrong
+    assert both.step(gradients) == [1.0, 0.0]
+    both.check()
+    assert both.step(both.gradients(2)) == [0.0, 0.0]
+    both.check()
+
+
+def test_a_weight_without_a_gradient_is_left_alone_and_counts_no_step() -> None:
+    both = Both(1, decay=0.1)
+    for step, names in enumerate([("weight", "bias"), ("table", "weight", "bias"), ("table", "bias")]):
+        both.step(both.gradients(step, names=names))
+        both.check()
+
+
+def test_what_never_had_a_gradient_is_not_touched_unless_it_decays() -> None:
+    both = Both(1, decay=0.0)
+    before = both.ours[0]["table"].detach().clone()
+    for step in range(3):
+        both.step(both.gradients(step))
+    assert torch.equal(both.ours[0]["table"][26:], before[26:])
+    moved = both.fused.tables.moved.tolist()  # type: ignore[union-attr]
+    # The table has two blocks of 1,024 numbers, of which the second begins before row 26; the weight three.
+    assert moved == [1, 1, 1, 1, 1, 1]
+    gradients = both.gradients(0, names=("table",))
+    gradients["table"].zero_()
+    fresh = Both(1, decay=0.0)
+    fresh.step(gradients)
+    assert fresh.fused.tables.moved.sum() == 0  # type: ignore[union-attr]
+
+
+def test_a_resumed_optimiser_goes_on_where_it_was() -> None:
+    both = Both(1, decay=0.0)
+    for step in range(3):
+        both.step(both.gradients(step))
+    both.fused = Fused(both.mine, both.ours, both.copies)
+    quiet = both.gradients(3)
+    quiet["table"].zero_()  # its moments still move it
+    both.step(quiet)
+    both.check()
+
+
+def test_nothing_else_than_adamw_on_a_gpu_is_served() -> None:
+    both = Both(1, decay=0.0)
+    assert Fused.serves(both.mine, both.copies) == ON_GPU
+    plain = [torch.optim.SGD(both.ours[0].values(), lr=0.1)]
+    assert not Fused.serves(plain, both.copies)
+    assert not Fused.serves(both.mine, {"bias": both.copies["bias"]})
