@@ -254,6 +254,20 @@ def test_a_cluster_makes_a_study_and_begins_again_what_a_lost_worker_did(
 
 
 @pytest.mark.slow
+def test_names_in_the_file_begin_where_the_command_was_given(
+    cluster: Any, written: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text("from calmix.recipes import erm as recipe\n")
+    file = written('[[method]]\nname = "own"\nrecipe = "own.py:recipe"\n', head="seeds = 1")
+    model = next(line.partition('"')[2].rstrip('"]') for line in file.read_text().splitlines() if "models" in line)
+    (tmp_path / "model").symlink_to(model)
+    file.write_text(file.read_text().replace(model, "model"))
+    monkeypatch.chdir(tmp_path)
+    prepared = prepare(Order(Path("study.toml"), Path("out"), data=data))
+    assert conduct_on_ray(prepared).done == 1
+
+
+@pytest.mark.slow
 def test_a_cluster_begins_nothing_when_the_time_is_up(cluster: Any, ready: Any) -> None:
     assert conduct_on_ray(ready(), minutes=0).open == 4
 

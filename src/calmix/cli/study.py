@@ -62,7 +62,10 @@ def study(
     on: Annotated[_On, typer.Option(help="Where runs are made.", rich_help_panel=_WHERE)] = _On.here,
     address: Annotated[
         str | None,
-        typer.Option(help="Ray cluster to join; else one of this machine is started.", rich_help_panel=_WHERE),
+        typer.Option(
+            help="Ray cluster to join. Default: $RAY_ADDRESS, or one that runs on this machine, or one of its own.",
+            rich_help_panel=_WHERE,
+        ),
     ] = None,
     gpus: Annotated[
         float | None,

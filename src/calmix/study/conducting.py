@@ -47,6 +47,8 @@ class Order:
     """Models to take instead of those in the file; `NAME=PLACE` says where one that is named there is found."""
     folders: tuple[Path | None, ...] = ()
     """Where files are looked for, once that has been found out."""
+    place: Path | None = None
+    """Where the command was given: relative names of models and of methods of one's own begin there."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +93,7 @@ def prepare(order: Order) -> Prepared:
         data=None if order.data is None else order.data.absolute(),
         models=(*map(_absolute, models), *(f"{name}={_absolute(place)}" for name, place in places.items())),
         folders=folders,
+        place=Path.cwd(),
     )
     return Prepared(whole, plan, library, storage)
 

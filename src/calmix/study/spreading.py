@@ -117,8 +117,8 @@ def conduct_on_ray(
     Runs that differ only in their seed are one task, which waits for the runs it builds on; Ray decides where and
     when, and begins again what a lost node was doing. `gpus` and `cpus` are what a task asks for: with 0.25 GPUs,
     four share one. Without `gpus`, a task asks for the share of the cluster's smallest GPU that its memory is
-    estimated to be. Without `address`, a cluster of this machine alone is started (or the one RAY_ADDRESS names is
-    taken). The folders of runs and data must be the same on every node.
+    estimated to be. Without `address`, the cluster that RAY_ADDRESS names is taken, or else one that runs on this
+    machine, or else one of this machine alone is started. The folders of runs and data must be the same on every node.
     """
     try:
         import ray
@@ -230,6 +230,8 @@ def _settle(ray: Any, reference: Any) -> None:
 def _task(order: Order, keys: list[str], until: float | None, cpus: float, *_before: Any) -> None:
     """Make some runs of a study, in a process of the cluster."""
     torch.set_num_threads(max(1, int(cpus)))
+    if order.place is not None and order.place.is_dir():
+        os.chdir(order.place)  # a cluster's processes are where it was started
     mine = _prepared(order)
     rest = None if until is None else time.monotonic() + until - time.time()
     work(mine.plan, mine.storage, mine.library, until=rest, only=set(keys))
