@@ -31,6 +31,8 @@ TAKEN = ("Accuracy (%)", "MCC", "ECE (%)")
 """The tables, by their headings, that are on the page."""
 TAKEN_OF = {"p5": (*TAKEN, "OE (%)")}
 """The same, of papers that have others."""
+OURS = ("default",)
+"""Studies of our own, which come last and are not counted with the papers'."""
 
 
 def take(name: str, outcome: Path, folder: Path) -> None:
@@ -101,7 +103,7 @@ def counted(folders: Sequence[Path]) -> str:
         parts.append(f"{words} is clearly lower in {lower} and clearly higher in {higher}")
     total = sum(differ["ece", False, verdict] for verdict in ("same", "lower", "higher"))
     return (
-        f"**Counted.** The tables below compare a method of one model with plain training {total} times. "
+        f"**Counted.** The papers' tables below compare a method of one model with plain training {total} times. "
         f"{parts[0]} of these. {parts[1]}, {parts[2]}. Of {len(wanted)} columns of NLL after scaling, five plain runs "
         f"averaged are the best in {best}.\n"
     )
@@ -109,7 +111,7 @@ def counted(folders: Sequence[Path]) -> str:
 
 def main(root: Path = ROOT, outcomes: Path | None = None) -> None:
     """Write the page."""
-    names = sorted(path.stem for path in (root / "studies").glob("*.toml"))
+    names = sorted((path.stem for path in (root / "studies").glob("*.toml")), key=lambda name: (name in OURS, name))
     for name in names if outcomes is not None else ():
         if (outcomes / name / "study.json").is_file():
             take(name, outcomes / name, root / "results" / name)
@@ -118,7 +120,7 @@ def main(root: Path = ROOT, outcomes: Path | None = None) -> None:
         sys.exit("no study has an outcome in results/ yet")
     summary = root / "results" / "summary.md"
     parts = [summary.read_text(encoding="utf-8")] if summary.is_file() else []
-    parts.append(counted([root / "results" / name for name in there]))
+    parts.append(counted([root / "results" / name for name in there if name not in OURS]))
     parts += [section(name, root / "results" / name) for name in there]
     write_text(root / "docs" / "results.md", HEAD + "\n" + "\n".join(parts))
     print(f"docs/results.md: {', '.join(there)}")
