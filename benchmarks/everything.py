@@ -60,7 +60,10 @@ def of_guided(found: dict[str, Any]) -> Iterator[Ratio]:
 
 
 def of_seeds(found: dict[str, Any]) -> Iterator[Ratio]:
-    """Samples per second of several seeds together."""
+    """Samples per second of several seeds together, in steps and in whole runs, and their time."""
+    for count, ways in found.get("steps", {}).items():
+        for way, rate in ways.items() if isinstance(ways, dict) else ():
+            yield f"steps of {count} seeds, {way}, samples/s", "one seed", rate / found["steps"]["1"]
     for count, figures in found.items():
         if count.isdigit():
             yield f"{count} seeds together, samples/s", "one at a time", figures["gain"]
@@ -144,7 +147,9 @@ BENCHMARKS = {
     "cpu": Benchmark(of_cpu, ["--rows", "128"], where=("cpu",)),
     "limits": Benchmark(of_limits, ["--warmup", "2", "--steps", "5", "--side", "512"]),
     "guided": Benchmark(of_guided, ["--rows", "200", "--epochs", "2", "--rounds", "1"]),
-    "seeds": Benchmark(of_seeds, ["--rows", "200", "--epochs", "1", "--seeds", "2"], where=("cuda",)),
+    "seeds": Benchmark(
+        of_seeds, ["--rows", "200", "--epochs", "1", "--seeds", "2", "--warmup", "5", "--steps", "5"], where=("cuda",)
+    ),
     "commands": Benchmark(of_commands, ["--rows", "200", "--epochs", "1", "--seeds", "2"], where=("cuda",)),
     "distillation": Benchmark(of_distillation, ["--warmup", "3", "--steps", "3", "--rounds", "3"]),
     "prediction": Benchmark(of_prediction, ["--rows", "64", "--batch-sizes", "1,8"]),

@@ -37,7 +37,7 @@ DEVICE = torch.device("cuda" if CUDA else "cpu")
 # What is in a kernel's name → what it does; the first that fits.
 KINDS = {
     "attention": ("flash", "fmha", "attention", "softmax"),
-    "update of the weights": ("adam",),
+    "update of the weights": ("adam", "update", "squares", "decide"),
     "products of matrices": ("gemm", "cutlass", "nvjet", "xmma", "mm", "linear", "matmul"),
     "normalisation": ("norm",),
     "copies and casts": ("copy", "memcpy", "memset", "fill", "cat", "to_copy"),

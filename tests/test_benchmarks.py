@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 KEPT = {
-    "training": "h200-batch32",
+    "training": "h200-training",
     "cpu": "cpu-training",
     "limits": "cpu-limits",
     "distillation": "h200-distillation",
@@ -20,7 +20,7 @@ KEPT = {
     "study": "cpu-study",
     "seeds": "h200-seeds",
     "commands": "h200-commands",
-    "guided": "h200-auto",
+    "guided": "h200-guided",
     "growth": "cpu-growth",
 }
 """Benchmark → the results of it that are kept."""
