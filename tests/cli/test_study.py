@@ -91,7 +91,17 @@ def test_where_no_terminal_is_progress_is_told_now_and_then(
     lines = [line for line in calmix(*words, "--out", "out").err.splitlines() if line.startswith("· run ")]
     assert lines[0].startswith("· run 1/4, about 1 min left: mine · ")
     assert lines[-1].startswith("· run 4/4, ")
+    # Of several processes, nobody knows what they are at.
+    monkeypatch.setattr("calmix.study.conduct_with_workers", lambda _, __, minutes, on_state: _tell(on_state))
+    assert "· run 1/4, about 1 min left\n" in calmix(*words, "--out", "several", "--workers", 2).err
     assert "run " not in calmix(*words, "--out", "silent", "--json").err
+
+
+def _tell(on_state: Any) -> None:
+    from calmix.study import State
+
+    for samples in (0, 10):
+        on_state(State(done=1, failed=0, total=4, samples_done=samples, samples=40))
 
 
 def test_where_it_runs_is_said_once(calmix: Any, file: Path, place: Path) -> None:

@@ -1,10 +1,12 @@
 """The runs of a study, their keys, and what is shared."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from calmix.errors import InputError
+from calmix.study.conducting import Order, prepare
 from calmix.study.grid import Plan, Spec
 
 GUIDED = '[[method]]\nrecipe = "{}"\n'
@@ -158,3 +160,16 @@ def test_what_is_missing_is_told_before_anything_trains(ready: Any) -> None:
 def test_class_weights_that_mean_nothing_are_told_before_anything_trains(ready: Any, weights: str) -> None:
     with pytest.raises(InputError, match="class weights"):
         ready(training=f"[training]\nclass_weights = {weights}")
+
+
+def test_a_column_that_is_not_found_is_said_to_be_named_in_the_task(written: Any, tmp_path: Path) -> None:
+    for name in ("train", "dev", "test", "other"):
+        (tmp_path / f"{name}.csv").write_text("text,kind_of_thing\nhello,a\nbye,b\n")
+    file = written(task='[task.tiny]\ntrain = "train.csv"\ntest = "test.csv"\n')
+    with pytest.raises(InputError, match=r"name it with --label .*\[--label is columns.label of a task\]$"):
+        prepare(Order(file, tmp_path / "out", data=tmp_path))
+    file = written(
+        task='[task.tiny]\ntrain = "train.csv"\ndev = "dev.csv"\ntest = "test.csv"\n',
+        more='columns.label = "kind_of_thing"',
+    )
+    assert prepare(Order(file, tmp_path / "out", data=tmp_path)).plan.runs

@@ -32,6 +32,14 @@ def test_a_layer_that_a_model_has_not_is_told_before_anything_trains(ready: Any)
         ready('[[method]]\nrecipe = "manifold-mixup"\noptions = { layers = [50] }\n')
 
 
+def test_paraphrases_that_are_not_there_are_told_before_anything_trains(ready: Any) -> None:
+    method = '[[method]]\nrecipe = "back-translation"\n'
+    with pytest.raises(InputError, match=r"back-translation on tiny with .*has no column 'paraphrase'"):
+        ready(method)
+    assert ready(method + 'options = { column = "text" }\n').plan.runs
+    assert ready(method + 'options = { there = "a", back = "b" }\n').plan.runs  # which are loaded when their turn comes
+
+
 def test_recipes_of_ones_own_are_left_to_their_runs(ready: Any, tmp_path: Path) -> None:
     own = "from dataclasses import replace\nfrom calmix.recipes import erm\n"
     own += "def mine():\n    return replace(erm(), variants=lambda model: 1 / 0)\n"

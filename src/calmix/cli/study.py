@@ -260,8 +260,7 @@ def _now_and_then() -> Callable[["State"], None]:
             return
         told = now
         left = (now - began) * (state.samples - state.samples_done) / made
-        note(
-            f"run {state.done + state.failed}/{state.total}, about {max(1, round(left / 60))} min left: {state.current}"
-        )
+        what = f": {state.current}" if state.current else ""  # several processes are at several
+        note(f"run {state.done + state.failed}/{state.total}, about {max(1, round(left / 60))} min left{what}")
 
     return tell

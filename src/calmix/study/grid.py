@@ -1,6 +1,7 @@
 """The runs of a study: each known by a hash of all that determines it, shared stages once, in an order that works."""
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -126,7 +127,9 @@ class Library:
             try:
                 self._read[task] = gather(self.tasks[task], self._folder(self.tasks[task]))
             except InputError as error:
-                raise InputError(f"{self.where}: [task.{task}]: {error}") from None
+                named = re.search(r"--(text-b|text|choices|label|id)\b", str(error))  # what other commands call it
+                here = f" [--{named[1]} is columns.{named[1].replace('-', '_')} of a task]" if named else ""
+                raise InputError(f"{self.where}: [task.{task}]: {error}{here}") from None
         found, samples = self._read[task], self.tasks[task].samples
         if not samples:
             return found

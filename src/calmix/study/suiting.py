@@ -11,7 +11,7 @@ __all__ = ["check_models"]
 
 def check_models(plan: Plan, storage: Storage, library: Library) -> None:
     """Refuse a study with open runs that no training could make: of what is no model, or none for the task's data, or
-    that is asked for layers which it has not.
+    that is asked for layers which it has not, or of data without the paraphrases that a recipe needs.
 
     Runs that are finished or known to fail are not looked at, so that tables can be made where the models are not.
     """
@@ -22,10 +22,15 @@ def check_models(plan: Plan, storage: Storage, library: Library) -> None:
 
 
 def _check(spec: Spec, library: Library) -> None:
-    network = outline(resolve(library.model(spec.model)), library.sets(spec.task, spec.seed).train.kind)
-    if network is None or spec.recipe not in RECIPES:
+    train = library.sets(spec.task, spec.seed).train
+    network = outline(resolve(library.model(spec.model)), train.kind)
+    if spec.recipe not in RECIPES:
         return
+    recipe = choose(spec.recipe, spec.options)
     try:
-        choose(spec.recipe, spec.options).variants(network)
+        if network is not None:
+            recipe.variants(network)
+        if recipe.prepare is not None and not spec.options.get("there"):  # translating is left to the run
+            recipe.prepare(train)
     except InputError as error:
         raise InputError(f"{library.where}: {spec.recipe} on {spec.task} with {spec.model}: {error}") from None
