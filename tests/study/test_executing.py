@@ -7,9 +7,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from calmix.study import executing
-from calmix.study.executing import execute, job_of, trim
+from calmix.study.conducting import conduct
+from calmix.study.executing import execute, job_of, release, trim
 from calmix.training.mapping import known_dynamics
 
 
@@ -139,3 +141,14 @@ def test_seeds_that_do_not_fit_into_memory_together_are_trained_one_by_one(
         patch.setattr(executing, "train", lambda **asked: made.append(asked["seed"]))
         assert [failure for _, failure in execute(jobs)] == [None, None]
     assert made == [0, 1]
+
+
+def test_a_gpu_is_given_its_memory_back_after_each_group(ready: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    emptied: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    release()
+    assert not emptied  # where no GPU was used, there is nothing to give back
+    prepared = ready()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert conduct(prepared).done == 4
+    assert len(emptied) == len(prepared.plan.groups) == 2

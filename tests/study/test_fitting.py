@@ -13,6 +13,8 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from calmix.mixing import RECIPES, choose
 from calmix.mixing.loss import batch_loss
+from calmix.models import encode
+from calmix.models.loading import tokenizer_of
 from calmix.study import fitting
 from calmix.study.fitting import Size, bytes_needed, needed_by, share_of, workers_for
 
@@ -115,9 +117,9 @@ def test_a_group_is_measured_by_its_model_its_settings_and_its_seeds(ready: Any)
     [wider] = needs(plain + "training = { batch_size = 64 }\n", head="seeds = 1")
     [in_parts] = needs(plain + "training = { batch_size = 64, accumulate = 8 }\n", head="seeds = 1")
     assert wider > usual == in_parts
-    # The tiny model reads 64 tokens at most, whatever is asked for.
+    # No text is as long as it may be; all are longer than this.
     [longer] = needs(plain + "training = { max_length = 512 }\n", head="seeds = 1")
-    [shorter] = needs(plain + "training = { max_length = 16 }\n", head="seeds = 1")
+    [shorter] = needs(plain + "training = { max_length = 4 }\n", head="seeds = 1")
     assert longer == usual > shorter
     [exact] = needs(plain + 'training = { precision = "fp32" }\n', head="seeds = 1")
     assert exact > usual
@@ -127,6 +129,16 @@ def test_a_group_is_measured_by_its_model_its_settings_and_its_seeds(ready: Any)
     assert guided[1] > guided[0] == usual
     taught = needs(plain + '[[method]]\nrecipe = "distil"\nteacher = "erm"\n', head="seeds = 1")
     assert taught[1] > taught[0] == usual
+
+
+@pytest.mark.parametrize("kind", ["text", "pair", "choices"])
+def test_a_batch_is_as_long_as_the_longest_texts(kind: str, checkpoint: Any) -> None:
+    train, tokenizer = tiny.examples(300, kind=kind), tokenizer_of(str(checkpoint("bert")))
+    lengths = encode(train, tokenizer, max_length=64).host_lengths
+    config = SimpleNamespace(max_position_embeddings=64, model_type="bert")
+    # Those with most characters need not have most tokens.
+    assert 0.8 * lengths.max() <= fitting._longest(train, tokenizer, config, 512) <= lengths.max()
+    assert fitting._longest(train, tokenizer, config, 6) == 6
 
 
 def test_of_multiple_choice_every_choice_is_counted(ready: Any) -> None:

@@ -315,8 +315,9 @@ def test_runs_of_a_node_that_is_lost_are_made_by_another(
     assert (state.done, state.failed, state.open) == (4, 0, 0)
 
 
-# Writes down how much of a GPU it was given.
+# Writes down how much of a GPU it was given, and to which process.
 GIVEN = """
+import os
 from pathlib import Path
 from calmix.recipes import erm
 from dataclasses import replace
@@ -326,6 +327,7 @@ def recipe():
         import ray
         given = ray.get_runtime_context().get_assigned_resources()
         Path(__file__).with_name("given").write_text(str(given.get("GPU", 0.0)))
+        Path(__file__).with_name(f"by-{os.getpid()}").write_text("")
         return examples
     return replace(erm(), prepare=note)
 """
@@ -357,5 +359,7 @@ def test_runs_on_a_cluster_are_given_the_share_of_a_gpu_that_they_should_need(
         told = len(notes)
         assert given("said", gpus=0.5) == 0.5
         assert len(notes) == told
+        # A process ends with its task: what it held of the GPU is free for the next.
+        assert len(list(tmp_path.glob("by-*"))) == 3
     finally:
         cluster.remove_node(node)

@@ -1,6 +1,7 @@
 """Training the runs of a study: those that differ only in their seed are handed over together."""
 
 import errno
+import gc
 import shutil
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from calmix.training.mapping import TEXTS, known_dynamics, region_rows
 from calmix.training.predictions import lightened
 from calmix.training.together import train_together
 
-__all__ = ["Failure", "Job", "execute", "is_untrimmed", "job_of", "trim"]
+__all__ = ["Failure", "Job", "execute", "is_untrimmed", "job_of", "release", "trim"]
 
 _MAP = "datamap.parquet"
 _NO_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -100,6 +101,13 @@ def _together(jobs: Sequence[Job], on_progress: OnProgress | None) -> Iterator[t
     for place, outcome in zip(asked, made, strict=True):
         _refuse_to_go_on(outcome)
         yield jobs[place], _failure(outcome) if isinstance(outcome, Exception) else None
+
+
+def release() -> None:
+    """Give GPU memory back that runs no longer need: torch would keep it, and others may share the GPU."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        gc.collect()  # captured graphs hold on to theirs
+        torch.cuda.empty_cache()
 
 
 def _outcome(make: Callable[[], object]) -> object:

@@ -3,13 +3,18 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
 from torch import nn
 
+from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.mixing import RECIPES, choose
-from calmix.models import is_sentence_cnn, outline, resolve
+from calmix.models import encode, is_sentence_cnn, outline, resolve, usable_length
+from calmix.models.loading import tokenizer_of
 from calmix.study.grid import Library, Spec
 from calmix.training.defaults import with_defaults
 
@@ -31,6 +36,8 @@ _PREDICTED, _HELD = 16_384, 16
 # How often the activations of a batch are kept by a recipe; tested. Of one's own recipes nothing is known.
 _PASSES = {"on-off-manifold": 5}
 _PASSES_OF_OWN = 5
+# Texts that are tokenised to tell how long they are.
+_SAMPLE = 64
 # Words of a training set that a sentence CNN reads at most, and the numbers in a word's vector.
 _WORDS, _VECTOR = 400_000, 300
 
@@ -100,12 +107,13 @@ def needed_by(group: Sequence[Spec], library: Library) -> int | None:
     training = with_defaults({"batch_size": None, **spec.training}, resolve(library.model(spec.model)))
     counts = train.choice_counts
     choices = 1 if counts is None or not len(counts) else int(counts.max())
-    limit: Any = getattr(getattr(network, "config", None), "max_position_embeddings", None)
     length = training.get("max_length", 256)
+    if network is not None:
+        length = _longest(train, _tokenizer(resolve(library.model(spec.model))), network.config, length)
     needed = bytes_needed(
         size,
         batch=math.ceil(training["batch_size"] / training.get("accumulate", 1)) * choices,
-        length=min(length, limit) if limit and limit > 0 else length,
+        length=length,
         half=training.get("precision", "auto") != "fp32",
         # Maps with threshold samples are made one after the other.
         seeds=len(group) if spec.what == "train" else 1,
@@ -127,6 +135,24 @@ def workers_for(groups: Iterable[Sequence[Spec]], library: Library, free: int | 
     if not free or not needs or None in needs:
         return 1
     return max(1, min(len(needs), free // max(need for need in needs if need is not None)))
+
+
+def _longest(train: Examples, tokenizer: Any, config: Any, most: int) -> int:
+    """Return how many tokens the longest of the texts with most characters has, cut as training cuts it."""
+    characters = np.zeros(len(train), dtype=np.int64)
+    for name in ("text", "text_b", "choices"):
+        if name in train.table.column_names:
+            column = train.table[name]
+            texts = pc.binary_join(column, " ") if name == "choices" else column
+            characters += np.asarray(pc.utf8_length(texts).fill_null(0))
+    rows = np.argsort(characters)[-_SAMPLE:]
+    limit = usable_length(tokenizer, config, most)
+    return int(encode(train.take(rows), tokenizer, max_length=limit).host_lengths.max(initial=1))
+
+
+@lru_cache(maxsize=32)
+def _tokenizer(name: str) -> Any:
+    return tokenizer_of(name)
 
 
 def _variants(spec: Spec, network: nn.Module | None) -> int:

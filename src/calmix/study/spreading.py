@@ -141,13 +141,14 @@ def conduct_on_ray(
         if gpus is None and on_note is not None and any(shares):
             counted = ", ".join(f"{share:g} for {count}" for share, count in sorted(Counter(shares).items()))
             on_note(f"GPUs per task, by the memory it is estimated to need: {counted} (--gpus gives all the same)")
-        task = ray.remote(num_cpus=cpus, max_retries=_RETRIES)(_task)
+        # Made with its GPUs, not given them later: so Ray ends a process with its task, and what it held is free.
+        tasks = {gpu: ray.remote(num_cpus=cpus, num_gpus=gpu, max_retries=_RETRIES)(_task) for gpu in {*shares}}
         until = None if minutes is None else time.time() + 60 * minutes
         waiting: dict[str, Any] = {}
         for group, share in zip(prepared.plan.groups, shares, strict=True):
             before = {waiting[needed.group] for spec in group for needed in spec.needs.values()}
             keys = [spec.key for spec in group]
-            waiting[group[0].group] = task.options(num_gpus=share).remote(prepared.order, keys, until, cpus, *before)
+            waiting[group[0].group] = tasks[share].remote(prepared.order, keys, until, cpus, *before)
         left = list(waiting.values())
         while left:
             done, left = ray.wait(left, timeout=_LOOK)

@@ -13,7 +13,7 @@ from typing import Any
 from calmix.data import write_json
 from calmix.data.reusing import reusing
 from calmix.report.titles import model_title
-from calmix.study.executing import Failure, Job, execute, is_untrimmed, job_of, trim
+from calmix.study.executing import Failure, Job, execute, is_untrimmed, job_of, release, trim
 from calmix.study.grid import Library, Plan, Spec
 from calmix.training import Progress
 from calmix.training.folder import Busy, is_finished, is_untidy, locked, tidy
@@ -252,3 +252,4 @@ def _make(
             on_state(replace(begun, current=current))
         if until is not None and time.monotonic() >= until:
             break
+    release()
