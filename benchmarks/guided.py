@@ -91,7 +91,7 @@ def main() -> None:
     about["samples"] = options.rows
     print(", ".join(f"{name} {value}" for name, value in about.items()), flush=True)
     only = options.only or [""]
-    named = {part for part in only if part in RUNS} or {name for name in RUNS if any(part in name for part in only)}
+    named = {name for name in RUNS if any(name == part or (part in name and part not in RUNS) for part in only)}
     wanted = {name: run for name, run in RUNS.items() if name == "erm" or name in named}
     seconds: dict[str, list[dict[str, float]]] = {name: [] for name in wanted}
     common = {

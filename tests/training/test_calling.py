@@ -18,7 +18,7 @@ RUNS = 3
 
 
 def called(model: nn.Module, weights: dict[str, Tensor], branch: Branch | None, *args: Tensor) -> Tensor:
-    with Calls(RUNS, len(args[0]), branch, Counter()):
+    with Calls(len(args[0]), branch, Counter()):
         out: Tensor = functional_call(model, weights, args)
     return out
 
@@ -59,7 +59,7 @@ def test_values_and_gradients_are_those_of_each_model_alone(model: nn.Module, br
 def test_each_run_looks_up_its_own_embeddings_even_where_one_row_serves_all(rows: int) -> None:
     table = torch.randn(RUNS, 7, 4)
     ids = torch.randint(7, (rows, 5))
-    with Calls(RUNS, RUNS * 2, None, Counter()):
+    with Calls(RUNS * 2, None, Counter()):
         found = nn.functional.embedding(ids, table, padding_idx=0)
     assert found.shape == (RUNS * 2, 5, 4)
     for row in range(RUNS * 2):
@@ -87,16 +87,41 @@ def test_whole_classifiers_give_each_run_its_own_logits(
     alone = torch.cat([model(**inputs).logits for model, inputs in zip(models, each, strict=True)])
     stacked = {n: torch.stack([m.get_parameter(n) for m in models]) for n, _ in models[0].named_parameters()}
     inputs = {name: torch.cat([part[name] for part in each]) for name in each[0]}
-    with Calls(RUNS, inputs["input_ids"].shape[:-1].numel(), None, Counter()):
+    with Calls(inputs["input_ids"].shape[:-1].numel(), None, Counter()):
         together = functional_call(models[0], stacked, kwargs=inputs).logits
     torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
 
 
-def test_uses_of_each_weight_are_counted() -> None:
-    layer, other, uses = nn.Linear(2, 2), nn.Linear(2, 2), Counter[int]()
-    with Calls(1, 1, None, uses):
-        other(layer(layer(torch.ones(1, 2))))
-    assert uses == {id(layer.weight): 2, id(other.weight): 1}
+@pytest.mark.parametrize("branch", [None, Branch()])  # the first step has none, and decides
+def test_uses_of_each_weight_are_counted(branch: Branch | None) -> None:
+    table, layer, other, norm, uses = (
+        nn.Embedding(5, 2),
+        nn.Linear(2, 2),
+        nn.Linear(2, 2),
+        nn.LayerNorm(2),
+        Counter[int](),
+    )
+    with Calls(1, branch, uses):
+        norm(norm(other(layer(layer(table(torch.tensor([[3]])) + table(torch.tensor([[4]])))))))
+    twice = {id(module.weight): 2 for module in (table, layer, norm)}
+    assert uses == {**twice, id(other.weight): 1}
+
+
+def test_weights_that_are_made_of_others_have_their_gradients_in_line() -> None:
+    weight, x, ids = torch.randn(4, 4, requires_grad=True), torch.randn(1, 3, 4), torch.tensor([[0, 1]])
+    with Calls(1, Branch(), Counter()):
+        made = [
+            nn.functional.linear(x, weight.t()),
+            nn.functional.linear(x, torch.ones(4, 4), weight[0]),
+            nn.functional.layer_norm(x, (4,), weight[0]),
+            nn.functional.embedding(ids, weight[:2]),
+        ]
+        beside = nn.functional.linear(x, weight)
+    from calmix.training import calling
+
+    ours = tuple(of.__name__ + "Backward" for of in (calling._Linear, calling._LayerNorm, calling._Table))
+    assert not [y for y in made if type(y.grad_fn).__name__ in ours]
+    assert type(beside.grad_fn).__name__ in ours
 
 
 @pytest.mark.parametrize("model", [nn.Linear(8, 8), nn.LayerNorm(8), nn.LayerNorm(8, bias=False)], ids=str)
@@ -105,7 +130,7 @@ def test_beside_the_backward_pass_one_model_has_the_gradients_of_autograd(model:
     weights = {n: torch.randn_like(p).requires_grad_() for n, p in model.named_parameters()}
     x, upstream = torch.randn(4, 3, 8, requires_grad=True), torch.randn(4, 3, 8)
     plain = functional_call(model, weights, (x,))
-    with Calls(1, 4, Branch(), Counter()):
+    with Calls(4, Branch(), Counter()):
         ours = functional_call(model, weights, (x,))
     torch.testing.assert_close(ours, plain)
     found, wanted = (torch.autograd.grad(y, [x, *weights.values()], upstream) for y in (ours, plain))
@@ -119,7 +144,7 @@ def test_the_gradient_of_a_small_table_is_that_of_looking_up(runs: int, padding:
     torch.manual_seed(0)
     table = torch.randn(*([runs] if runs > 1 else []), 7, 5, requires_grad=True)
     ids, upstream = torch.randint(7, (2 * runs, 4)), torch.randn(2 * runs, 4, 5)
-    with Calls(runs, 2 * runs, Branch(), Counter()):
+    with Calls(2 * runs, Branch(), Counter()):
         beside = nn.functional.embedding(ids, table, padding)
     (found,) = torch.autograd.grad(beside, table, upstream)
     each = table if runs > 1 else table[None]
@@ -134,7 +159,7 @@ def test_the_gradient_of_a_small_table_is_that_of_looking_up(runs: int, padding:
 
 def test_a_large_table_and_one_with_wishes_of_its_own_are_torchs() -> None:
     table, ids = torch.randn(2000, 3, requires_grad=True), torch.tensor([[5, 5, 7]])
-    with Calls(1, 1, Branch(), Counter()):
+    with Calls(1, Branch(), Counter()):
         found = nn.functional.embedding(ids, table)
         by_frequency = nn.functional.embedding(ids, table[:10], scale_grad_by_freq=True)
     assert "Embedding" in type(found.grad_fn).__name__

@@ -161,6 +161,13 @@ def test_captured_steps_record_what_plain_ones_do(
     assert captured.labels.tolist() == tiny.examples(96).labels.tolist()
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_activations_are_recomputed_on_a_gpu(precision: Any, checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    told = {"model": checkpoint("bert"), "epochs": 2, "batch_size": 16, "precision": precision}
+    run = train(tiny.examples(96), dev=tiny.examples(12, seed=1), out=tmp_path, gradient_checkpointing=True, **told)
+    assert run.metrics["epochs"][-1]["step"] == 12
+
+
 @pytest.mark.parametrize("cache", [True, False])
 def test_captured_steps_ask_a_teacher_of_another_architecture(
     cache: bool, checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

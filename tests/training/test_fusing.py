@@ -2,6 +2,7 @@
 
 import math
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -142,3 +143,17 @@ def test_nothing_else_than_adamw_on_a_gpu_is_served() -> None:
     plain = [torch.optim.SGD(both.ours[0].values(), lr=0.1)]
     assert not Fused.serves(plain, both.copies)
     assert not Fused.serves(both.mine, {"bias": both.copies["bias"]})
+
+
+@pytest.mark.parametrize(("wrong", "served"), [({}, True), ({"is_cuda": False}, False), ({"size": 2**31 + 1}, False)])
+def test_triton_is_asked_for_where_it_serves_alone(
+    wrong: dict[str, Any], served: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr("calmix.training.fusing._kernels", lambda: asked.append(True) or "kernels")
+    is_like = {"is_cuda": True, "dtype": torch.float32, "is_contiguous": lambda: True, "size": 2**31, **wrong}
+    optimizer = torch.optim.AdamW([torch.zeros(1)])
+    optimizer.param_groups[0]["params"] = [SimpleNamespace(numel=lambda: is_like["size"], **is_like)]
+    copies = {"weight": torch.zeros(1, dtype=torch.bfloat16, requires_grad=True)}
+    assert Fused.serves([optimizer], copies) is served
+    assert bool(asked) is served

@@ -1,11 +1,15 @@
 """Kernels are compiled where there is a GPU; what they do is tested with `Fused`, which calls them."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels need a CUDA device")
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels need a CUDA device")
 
 
+@on_gpu
 def test_kernels_compile_on_a_gpu() -> None:
     pytest.importorskip("triton")
     from calmix.training.kernels import compiles
@@ -13,6 +17,29 @@ def test_kernels_compile_on_a_gpu() -> None:
     assert compiles()
 
 
+@on_gpu
+def test_even_weights_are_read_many_numbers_at_a_time() -> None:
+    pytest.importorskip("triton")
+    from calmix.training import kernels
+
+    lists = (torch.bfloat16, torch.int32, torch.int64)
+    made = kernels.squares.warmup(*lists, torch.float32, torch.float32, 8, BLOCK=1024, TIMES=4, grid=(1,))
+    assert "ld.global.v4" in made.asm["ptx"]
+
+
+def test_a_compiler_that_fails_is_not_heard(capfd: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("triton")
+    from calmix.training.kernels import _quietly
+
+    complain = [sys.executable, "-c", "import sys; print('fatal error', file=sys.stderr)"]
+    with _quietly():
+        subprocess.run(complain, check=True)
+    assert capfd.readouterr().err == ""
+    subprocess.run(complain, check=True)
+    assert capfd.readouterr().err == "fatal error\n"
+
+
+@on_gpu
 def test_where_nothing_can_be_compiled_nobody_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     from calmix.training import kernels

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -180,6 +181,18 @@ def test_a_processor_computes_in_what_it_is_faster_with(
     monkeypatch.setattr("calmix.training.launching._gain_of_bf16", lambda: gain)
     assert precision_for("auto") == expected
     assert precision_for("fp32") == "fp32"
+
+
+@pytest.mark.parametrize(("major", "expected"), [(7, "fp32"), (8, "bf16"), (9, "bf16")])
+def test_a_gpu_that_only_emulates_bf16_computes_in_float32(
+    major: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
+    monkeypatch.setattr("calmix.training.launching._on_cpu", lambda: False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: SimpleNamespace(major=major))
+    assert precision_for("auto") == expected
 
 
 def test_what_accelerate_was_told_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from calmix.recipes import clean
 from calmix.training.batches import epoch_steps, training_set
 from calmix.training.optimising import adamw
 from calmix.training.preparing import class_weights_of
-from calmix.training.stepping import Stepper
+from calmix.training.stepping import Stepper, _can_be_captured
 
 
 def stepper_for(
@@ -109,6 +110,14 @@ def test_balanced_weights_are_torchs_weighted_mean_on_the_whole_training_set(cal
     logits, labels = model(**stepper.data.packed.batch(rows, width=32)).logits, stepper.data.labels
     expected = nn.functional.cross_entropy(logits, labels, weight=stepper.data.class_weights)
     assert stepper.read(None)[1] / 23 == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+def test_recomputed_activations_are_neither_captured_nor_those_of_copies(calm: Path) -> None:
+    model, _ = load_for_training(str(calm), label_names=tiny.LABELS)
+    gpu: Any = SimpleNamespace(num_processes=1, device=torch.device("cuda"))
+    assert _can_be_captured(model, gpu)
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    assert not _can_be_captured(model, gpu)
 
 
 def test_rows_and_loss_add_up_until_a_restart(calm: Path) -> None:

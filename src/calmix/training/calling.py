@@ -20,17 +20,18 @@ _FEW = 1024
 class Calls(TorchFunctionMode):
     """Takes over the calls a forward makes with its weights; everything else has no weights and stays as it is.
 
-    With weights of several models stacked along a new first axis, `runs` of them, the rows of a batch are those
-    of the first model, then of the second, and so on: one matrix product, of all, does what each would do.
+    With weights of several models stacked along a new first axis, the rows of a batch are those of the first model,
+    then of the second, and so on: one matrix product, of all, does what each would do.
 
     With a `branch`, the gradients of linear layers' weights are computed beside the backward pass: nothing waits
     for them but the update, and they are half its matrix products and all its sums over tokens. Only where each
-    weight is used once: otherwise a second gradient might be added before the first is there.
+    weight is used once: otherwise a second gradient might be added before the first is there. Nor where a weight is
+    made of others, whose gradients would be made of its own.
     """
 
-    def __init__(self, runs: int, sequences: int, branch: Branch | None, uses: Counter[int]) -> None:
+    def __init__(self, sequences: int, branch: Branch | None, uses: Counter[int]) -> None:
         super().__init__()
-        self.runs, self.sequences, self.branch, self.uses = runs, sequences, branch, uses
+        self.sequences, self.branch, self.uses = sequences, branch, uses
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return what the function would return for each model's own rows."""
@@ -43,21 +44,25 @@ class Calls(TorchFunctionMode):
             return self._embedding(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    def _used(self, weight: Tensor, bias: Tensor | None = None) -> Branch | None:
+        """Count a use, whatever becomes of it; return where the gradient may be computed, if beside."""
         self.uses[id(weight)] += 1
-        if self.branch is not None:
-            made: Tensor = _Linear.apply(input, weight, bias, self.branch)  # type: ignore[no-untyped-call]
+        return self.branch if weight.is_leaf and (bias is None or bias.is_leaf) else None
+
+    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if (branch := self._used(weight, bias)) is not None:
+            made: Tensor = _Linear.apply(input, weight, bias, branch)  # type: ignore[no-untyped-call]
             return made
         return _linear(input, weight, bias)
 
     def _layer_norm(
         self, input: Tensor, shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
     ) -> Tensor:
-        if weight is None or (self.branch is None and weight.dim() == 1) or len(shape) > 1:
+        branch = None if weight is None else self._used(weight, bias)
+        if weight is None or (branch is None and weight.dim() == 1) or len(shape) > 1:
             return functional.layer_norm(input, shape, weight, bias, eps)
-        self.uses[id(weight)] += 1
-        if self.branch is not None:
-            made: Tensor = _LayerNorm.apply(input, weight, bias, eps, self.branch)  # type: ignore[no-untyped-call]
+        if branch is not None:
+            made: Tensor = _LayerNorm.apply(input, weight, bias, eps, branch)  # type: ignore[no-untyped-call]
             return made
         return _scaled(functional.layer_norm(input, shape, None, None, eps), weight, bias)
 
@@ -72,15 +77,15 @@ class Calls(TorchFunctionMode):
         sparse: bool = False,
     ) -> Tensor:
         plain = max_norm is None and not scale_grad_by_freq and not sparse
-        few = plain and self.branch is not None and weight.shape[-2] <= _FEW
+        branch = self._used(weight)
+        few = plain and branch is not None and weight.shape[-2] <= _FEW
         if weight.dim() == 2 and not few:
             return functional.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         # Positions are often looked up once for all rows of a batch.
         several = weight.dim() == 3 and len(input) == 1
         ids = input.expand(self.sequences, *input.shape[1:]) if several else input
         if few:
-            self.uses[id(weight)] += 1
-            made: Tensor = _Table.apply(ids, weight, padding_idx, self.branch)  # type: ignore[no-untyped-call]
+            made: Tensor = _Table.apply(ids, weight, padding_idx, branch)  # type: ignore[no-untyped-call]
             return made
         found = _rows_of(weight, ids)
         if padding_idx is None:

@@ -53,6 +53,7 @@ class Fused:
             all(isinstance(optimizer, torch.optim.AdamW) for optimizer in optimizers)
             and len(weights) == len(learnt) * len(optimizers)
             and all(p.is_cuda and p.dtype == torch.float32 and p.is_contiguous() for p in weights)
+            and all(p.numel() <= 2**31 for p in weights)  # places in a weight are 32 bits wide
             and all(copy.dtype == torch.bfloat16 and copy.is_contiguous() for copy in learnt)
             and _kernels() is not None
         )

@@ -4,6 +4,10 @@ What the columns of the tables are is said in `fusing`.
 """
 
 import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import triton
@@ -25,7 +29,8 @@ def squares(gradients, blocks, weights, included, out, count, BLOCK: tl.constexp
     for time in range(TIMES):
         block = tl.program_id(0) * TIMES + time
         if block < count:
-            weight, start = tl.load(blocks + 2 * block), tl.load(blocks + 2 * block + 1)
+            # Promised where it is loaded: what is promised of a function's arguments is lost when it is inlined.
+            weight, start = tl.load(blocks + 2 * block), tl.multiple_of(tl.load(blocks + 2 * block + 1), BLOCK)
             row = weights + _COLUMNS * weight
             if tl.load(included + weight) > 0:
                 if tl.load(row + _EVEN) > 0:
@@ -43,7 +48,7 @@ def _gradients(gradients, row, start, BLOCK: tl.constexpr, EVEN: tl.constexpr):
     size, home = tl.load(row + _SIZE), tl.load(row + _HOME)
     if EVEN:
         size, home = tl.multiple_of(size, 16), tl.multiple_of(home, 16)
-    places = tl.multiple_of(start, BLOCK) + tl.arange(0, BLOCK)
+    places = start + tl.arange(0, BLOCK)
     return tl.load(gradients + home + places, mask=places < size, other=0.0).to(tl.float32)
 
 
@@ -78,7 +83,7 @@ def update(gradients, blocks, weights, rates, decided, moved, steps, count, BLOC
     for time in range(TIMES):
         block = tl.program_id(0) * TIMES + time
         if block < count:
-            weight, start = tl.load(blocks + 2 * block), tl.load(blocks + 2 * block + 1)
+            weight, start = tl.load(blocks + 2 * block), tl.multiple_of(tl.load(blocks + 2 * block + 1), BLOCK)
             row, given, found = weights + _COLUMNS * weight, rates + _GIVEN * weight, decided + _DECIDED * weight
             # 0 for what has no gradient or a bad one.
             if tl.load(found + _SCALE) > 0:
@@ -104,7 +109,7 @@ def _update(gradients, row, given, found, moved, start, BLOCK: tl.constexpr, EVE
         if EVEN:
             p_at, m_at, v_at = tl.multiple_of(p_at, 16), tl.multiple_of(m_at, 16), tl.multiple_of(v_at, 16)
             c_at, size = tl.multiple_of(c_at, 16), tl.multiple_of(size, 16)
-        places = tl.multiple_of(start, BLOCK) + tl.arange(0, BLOCK)
+        places = start + tl.arange(0, BLOCK)
         there = places < size
         lr = tl.load(tl.load(row + _RATE).to(tl.pointer_type(tl.float32)))
         beta1, beta2 = tl.load(given + _BETA1), tl.load(given + _BETA2)
@@ -125,11 +130,27 @@ def compiles() -> bool:
     """Return whether kernels can be compiled here: Triton wants a C compiler, and a GPU it knows."""
     try:
         found = torch.ones(1, device="cuda")
-        _double[(1,)](found)
+        with _quietly():
+            _double[(1,)](found)
         return float(found) == 2.0
     except Exception as error:
         logging.getLogger(__name__).info("Triton's kernels are not used: %s", error)
         return False
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Show nothing on stderr, of compilers that are called neither: what they lack is one line of the log."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nothing:
+            os.dup2(nothing.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 @triton.jit

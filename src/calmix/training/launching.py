@@ -170,7 +170,8 @@ def precision_for(asked: Precision) -> str:
     if told in ("no", "bf16"):
         return "bf16" if told == "bf16" else "fp32"
     if torch.cuda.is_available() and not _on_cpu():
-        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
+        # Not as torch means it, which emulates bf16 on older ones, many times slower.
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     return "bf16" if _on_cpu() and _gain_of_bf16() > _WORTH_IT else "fp32"
 
 

@@ -53,13 +53,13 @@ class Lowered:
             for name, weight in self.weights.items()
             if name not in own
         }
-        # How often each was used in this step, and whether no weight was used twice in the one before.
+        # How often each was used in this step; and whether, as far as steps were made, none was ever used twice in one.
         self.uses: Counter[int] = Counter()
-        self.once = False
+        self.once: bool | None = None
 
     def __call__(self, **inputs: Tensor) -> Any:
         """Return what the model returns, from the copies."""
-        calls = Calls(len(self.models), _sequences(inputs), self.branch if self.once else None, self.uses)
+        calls = Calls(_sequences(inputs), self.branch if self.once else None, self.uses)
         lowered = {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in inputs.items()}
         with calls, sdpa_kernel(_ATTENTION):
             return functional_call(self.models[0], self.copies, kwargs=lowered)
@@ -83,7 +83,7 @@ class Lowered:
         alone = torch.cat([functional_call(model, own, kwargs=dict(inputs)).logits for own in each])
         tiled = {name: value.repeat(runs, *[1] * (value.dim() - 1)) for name, value in inputs.items()}
         try:
-            with Calls(runs, _sequences(tiled), None, Counter()):
+            with Calls(_sequences(tiled), None, Counter()):
                 together = functional_call(model, noisy, kwargs=tiled).logits
             return together.shape == alone.shape and torch.allclose(together, alone, rtol=1e-3, atol=1e-3)
         except (RuntimeError, IndexError, ValueError, TypeError):  # a shape it did not expect
@@ -101,7 +101,8 @@ class Lowered:
         given = {name: copy.grad for name, copy in self.copies.items() if copy.grad is not None}
         for name in given:
             self.copies[name].grad = None
-        self.once = max(self.uses.values(), default=0) == 1
+        # Once and for all: steps of different kinds take turns, and one is captured after any other.
+        self.once = self.once is not False and max(self.uses.values(), default=0) == 1
         self.uses.clear()
         return given
 

@@ -40,7 +40,7 @@ def optimizer_for(
     return (sgd if name == "sgd" else adamw)(parameters, lr=lr, weight_decay=weight_decay)
 
 
-def adamw(parameters: Iterable[Tensor], *, lr: float, weight_decay: float, stacked: bool = False) -> torch.optim.AdamW:
+def adamw(parameters: Iterable[Tensor], *, lr: float, weight_decay: float) -> torch.optim.AdamW:
     """Return AdamW over parameters; biases and norms are not decayed."""
     parameters = [p for p in parameters if p.requires_grad]
     groups = [
@@ -48,7 +48,7 @@ def adamw(parameters: Iterable[Tensor], *, lr: float, weight_decay: float, stack
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
     cuda = parameters[0].is_cuda
-    # The fused kernel is the one that can skip an update on the device: see `step_unless_bad`. On a GPU the
+    # The fused kernel is the one that can skip an update on the device: see `update_unless_bad`. On a GPU the
     # learning rate is a tensor, so that a captured update reads the one of its step.
     rate = torch.tensor(lr, device=parameters[0].device) if cuda else lr
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=rate, fused=True, capturable=cuda)

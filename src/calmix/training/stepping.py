@@ -62,7 +62,7 @@ class Stepper:
         self.channels_last = reads_pixels(model)
         self.parts, self.variants = anatomy(model), recipe.variants(model)
         self.runs = len(self.optimizers)
-        alone = accelerator.num_processes == 1 and device.type == "cuda"
+        alone = _can_be_captured(model, accelerator)
         half = accelerator.mixed_precision == "bf16"
         self.branch = Branch()
         self.lowered: Lowered | None = None
@@ -197,3 +197,13 @@ class Stepper:
         """Begin an epoch, or go on with one that has come so far."""
         self.rows = rows
         self.loss.fill_(loss)
+
+
+def _can_be_captured(model: nn.Module, accelerator: Accelerator) -> bool:
+    """Return whether there is one process on a GPU, whose activations are kept.
+
+    Those that are recomputed would be of the model's own weights, not of copies; and a capture cannot draw again what
+    was drawn before.
+    """
+    on_gpu = accelerator.num_processes == 1 and accelerator.device.type == "cuda"
+    return on_gpu and not getattr(model, "is_gradient_checkpointing", False)
