@@ -33,6 +33,21 @@ def test_figures_are_the_runs_own_measured_over_the_studys_bins(finished: Any) -
     assert row["ece"] == pytest.approx(ece(said.probs(scaled=True), said.labels, bins=10))
 
 
+def test_before_a_correction_that_is_in_the_scores_a_run_has_its_own_figures(
+    finished: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = next(cell for cell in finished.plan.cells if cell.method == "erm")
+    own = json.loads((finished.storage.folder(cell.runs[0]) / "metrics.json").read_text())
+    splits = {name: {**both, "before": {**both["before"], "ece": 0.123}} for name, both in own["splits"].items()}
+    other = {**own, "cooling": {"slope": 0.1}, "splits": splits}
+    monkeypatch.setattr("calmix.study.collecting._metrics", lambda folder: other)
+    rows = [r for r in collect(finished.plan, finished.storage) if r["run"] == cell.runs[0] and r["data"] == "test"]
+    said = predictions_of(cell, finished.storage, "test")
+    assert said.cooled
+    found = {row["scaled"]: row["ece"] for row in rows}
+    assert found == {False: 0.123, True: pytest.approx(ece(said.probs(scaled=True), said.labels, bins=10))}
+
+
 def test_an_ensemble_is_the_mean_of_its_members_with_a_temperature_of_its_own(finished: Any) -> None:
     cell = next(cell for cell in finished.plan.cells if cell.method == "pair")
     members = [

@@ -8,7 +8,7 @@ import pytest
 
 from calmix.calibration import accuracy, brier, ece, mcc, nll, oe, paired_bootstrap
 from calmix.study.collecting import Predictions
-from calmix.study.comparing import COMPARED, Resamples, difference, resampled
+from calmix.study.comparing import COMPARED, Difference, Resamples, difference, resampled
 
 METRICS: dict[str, Any] = {
     "accuracy": accuracy,
@@ -99,3 +99,8 @@ def test_an_interval_that_ends_at_zero_is_not_moved_past_it_by_chance() -> None:
     base = [(0.0, np.zeros(len(values)))] * 2
     assert difference(mine, base, resamples).high == 0.0
     assert not difference(mine, base, resamples).stands
+
+
+@pytest.mark.parametrize(("low", "high", "stands"), [(2e-17, 0.02, False), (-0.02, -2e-17, False), (1e-4, 0.02, True)])
+def test_what_adding_up_leaves_of_nothing_is_nothing(low: float, high: float, stands: bool) -> None:
+    assert Difference((low + high) / 2, low, high).stands == stands

@@ -36,6 +36,8 @@ class Predictions:
     logits: NDArray[np.float64]
     labels: NDArray[np.int64]
     temperature: float
+    cooled: bool = False
+    """Whether the scores are less sure far from the training data already: as they were before, they are not kept."""
 
     def probs(self, *, scaled: bool) -> NDArray[np.float64]:
         """Return class probabilities, before or after temperature scaling."""
@@ -82,7 +84,8 @@ def predictions_of(cell: Cell, storage: Storage, data: str) -> Predictions:
     if len(cell.runs) == 1:
         folder = storage.folder(cell.runs[0])
         logits, labels = _logits(folder / f"predictions-{data}.parquet")
-        return Predictions(logits, labels, float(_metrics(folder)["temperature"]))
+        metrics = _metrics(folder)
+        return Predictions(logits, labels, float(metrics["temperature"]), cooled="cooling" in metrics)
     logits, labels = _mean_logits(cell, storage, data)
     held, gold = (logits, labels) if data == "dev" else _mean_logits(cell, storage, "dev")
     return Predictions(logits, labels, Temperature.fit(held, gold).temperature)
@@ -107,6 +110,8 @@ def _figures(cell: Cell, plan: Plan, storage: Storage) -> dict[str, dict[str, An
             name: json_safe(measure(said.probs(scaled=scaled), said.labels, bins=bins))
             for name, scaled in (("before", False), ("after", True))
         }
+        if said.cooled:  # its scores are not those from before: the run's own figures are, over its own bins
+            both["before"] = figures["before"]
         found[data] = {**both, "temperature": said.temperature}
     return found
 

@@ -10,6 +10,9 @@ from calmix.study.collecting import Predictions
 
 __all__ = ["COMPARED", "Difference", "Resampled", "Resamples", "difference", "resampled"]
 
+# What adding up may leave of nothing.
+_ROUNDING = 1e-12
+
 COMPARED = ("accuracy", "mcc", "ece", "oe", "nll", "brier")
 """The figures whose differences are tested."""
 
@@ -28,8 +31,8 @@ class Difference:
 
     @property
     def stands(self) -> bool:
-        """Whether the interval excludes 0."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval excludes 0; one that ends at it does not."""
+        return self.low > _ROUNDING or self.high < -_ROUNDING
 
 
 class Resamples:

@@ -22,8 +22,8 @@ class Lowered:
     """Models that are called, and differentiated, through copies of their weights; one forward serves all of them.
 
     Autocast casts each weight where it is used, each gradient back, and every normalisation to float32 and back:
-    a third of all kernels of a small step. Here all weights are cast by one kernel and all gradients by another,
-    and what flows between the layers stays in bf16. The update is made on the float32 weights.
+    a third of all kernels of a small step. Here the copies are renewed once after each update, gradients are cast
+    together or not at all, and what flows between the layers stays in bf16. The float32 weights are what is updated.
 
     Args:
         models: one, or several of one shape, whose weights are then stacked along a new first axis, their own
