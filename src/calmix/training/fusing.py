@@ -21,9 +21,9 @@ class Fused:
     """Updates float32 weights from gradients in bf16, as `torch.optim.AdamW` would, and renews their bf16 copies.
 
     torch's own fused AdamW wants gradients in float32, and writes them back when it scales them: with the casts before
-    and after it, 48 bytes are moved for each weight where 34 do. And a stretch of a weight whose gradients have all been
-    0 so far stays as it is, unless it decays, and is not even read: vectors of words that do not occur, a fifth of the
-    weights of a small encoder on twenty thousand pairs of sentences.
+    and after it, 48 bytes are moved for each weight where 34 do. And a stretch of a weight whose gradients have all
+    been 0 so far stays as it is, unless it decays, and is not even read: vectors of words that do not occur, a fifth of
+    the weights of a small encoder on twenty thousand pairs of sentences.
 
     The moments are the optimisers' own, so that they are saved and resumed as ever.
 
