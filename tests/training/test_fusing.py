@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from calmix.training.fusing import Fused
+from calmix.training.optimising import set_learning_rate
+from calmix.training.state import load_optimizer, optimizer_tensors
 
 ON_GPU = torch.cuda.is_available()
 if not ON_GPU:
@@ -130,7 +132,10 @@ def test_a_resumed_optimiser_goes_on_where_it_was() -> None:
     both = Both(1, decay=0.0)
     for step in range(3):
         both.step(both.gradients(step))
+    load_optimizer(both.mine[0], optimizer_tensors(both.mine[0]))  # new moments, steps and rates
     both.fused = Fused(both.mine, both.ours, both.copies)
+    for optimizer in (*both.mine, *both.peers):
+        set_learning_rate(optimizer, 3e-3)
     quiet = both.gradients(3)
     quiet["table"].zero_()  # its moments still move it
     both.step(quiet)

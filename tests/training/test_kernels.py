@@ -23,8 +23,10 @@ def test_even_weights_are_read_many_numbers_at_a_time() -> None:
     from calmix.training import kernels
 
     lists = (torch.bfloat16, torch.int32, torch.int64)
-    made = kernels.squares.warmup(*lists, torch.float32, torch.float32, 8, BLOCK=1024, TIMES=4, grid=(1,))
+    others = (torch.float64, torch.float32, torch.int8, torch.float32)
+    made = kernels.update.warmup(*lists, *others, 8, BLOCK=1024, TIMES=4, grid=(1,))
     assert "ld.global.v4" in made.asm["ptx"]
+    assert "st.global.v4" in made.asm["ptx"]
 
 
 def test_a_compiler_that_fails_is_not_heard(capfd: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from calmix.mixing import Recipe, choose, fill_tokens
 from calmix.models import encode, load_for_training
 from calmix.recipes import clean
-from calmix.training.batches import epoch_steps, training_set
+from calmix.training.batches import epoch_steps, epoch_steps_together, training_set
 from calmix.training.optimising import adamw
 from calmix.training.preparing import class_weights_of
 from calmix.training.stepping import Stepper, _can_be_captured
@@ -118,6 +118,33 @@ def test_recomputed_activations_are_neither_captured_nor_those_of_copies(calm: P
     assert _can_be_captured(model, gpu)
     model.gradient_checkpointing_enable({"use_reentrant": False})
     assert not _can_be_captured(model, gpu)
+
+
+def test_copies_follow_what_is_loaded_before_the_first_step_and_every_update(calm: Path) -> None:
+    plain = stepper_for(calm)
+    other = copy.deepcopy(plain.model)
+    stepper = Stepper(
+        plain.model,
+        plain.data,
+        plain.recipe,
+        plain.accelerator,
+        plain.optimizer,
+        fill=plain.fill,
+        seed=1,
+        clip=0.0,
+        beside=[(other, adamw(other.parameters(), lr=0.0, weight_decay=0.0))],
+    )
+    with torch.no_grad():
+        other.get_parameter("classifier.bias")[0] = 50.0
+    layout = epoch_steps_together(plain.data, plain.recipe, 0, batch_size=6, seeds=[1, 1], signals=[{}, {}])
+    stepper.step(next(iter(layout)), 0, 1e-3)
+    _, (loss, worse), _ = stepper.read_all()
+    assert worse > loss + 50
+    assert stepper.lowered is not None
+    copied = stepper.lowered.copies["classifier.weight"].detach()
+    for model, mine in zip((plain.model, other), copied, strict=True):
+        assert torch.equal(model.get_parameter("classifier.weight"), mine)
+    assert not torch.equal(*copied)
 
 
 def test_rows_and_loss_add_up_until_a_restart(calm: Path) -> None:

@@ -47,7 +47,8 @@ def _gradients(gradients, row, start, BLOCK: tl.constexpr, EVEN: tl.constexpr):
     """Return those of a block. What is promised of a number holds for all uses of its load: each case has its own."""
     size, home = tl.load(row + _SIZE), tl.load(row + _HOME)
     if EVEN:
-        size, home = tl.multiple_of(size, 16), tl.multiple_of(home, 16)
+        # Four numbers at a time, which in float32 are 16 bytes: in bf16 no more, or they change threads in between.
+        size, home = tl.multiple_of(size, 16), tl.multiple_of(home, 4)
     places = start + tl.arange(0, BLOCK)
     return tl.load(gradients + home + places, mask=places < size, other=0.0).to(tl.float32)
 
@@ -108,7 +109,7 @@ def _update(gradients, row, given, found, moved, start, BLOCK: tl.constexpr, EVE
         size = tl.load(row + _SIZE)
         if EVEN:
             p_at, m_at, v_at = tl.multiple_of(p_at, 16), tl.multiple_of(m_at, 16), tl.multiple_of(v_at, 16)
-            c_at, size = tl.multiple_of(c_at, 16), tl.multiple_of(size, 16)
+            c_at, size = tl.multiple_of(c_at, 8), tl.multiple_of(size, 16)
         places = start + tl.arange(0, BLOCK)
         there = places < size
         lr = tl.load(tl.load(row + _RATE).to(tl.pointer_type(tl.float32)))
