@@ -42,6 +42,25 @@ def test_copies_in_float32_give_the_logits_and_gradients_of_the_model_itself(che
     assert all(copy.grad is None for copy in lowered.copies.values())
 
 
+def test_a_penalty_on_the_weights_themselves_counts(checkpoint: Callable[..., Path]) -> None:
+    model, batch = network(checkpoint), inputs(checkpoint)
+
+    def penalty() -> torch.Tensor:
+        return sum(p.square().sum() for p in model.parameters())  # type: ignore[return-value]
+
+    (model(**batch).logits.sum() + penalty()).backward()
+    wanted = {n: p.grad for n, p in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    lowered = Lowered([model], dtype=torch.float32)
+    for _ in range(2):
+        (lowered(**batch).logits.sum() + penalty()).backward()
+        found = lowered.gradients()
+        assert set(found) == set(wanted)
+        for name, gradient in found.items():
+            torch.testing.assert_close(gradient, wanted[name])
+        assert all(p.grad is None for p in model.parameters())
+
+
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_every_architecture_runs_in_bf16_and_comes_close(architecture: str, checkpoint: Callable[..., Path]) -> None:
     model = network(checkpoint, architecture)

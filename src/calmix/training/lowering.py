@@ -97,10 +97,17 @@ class Lowered:
         torch._foreach_copy_(list(self.copies.values()), [self.weights[name] for name in self.copies])
 
     def gradients(self) -> dict[str, Tensor]:
-        """Return the gradients of the copies by name, and clear them."""
+        """Return the gradients of the copies by name, and clear them.
+
+        Those of the weights themselves, if a term of the loss reads them (a penalty, say), are added.
+        """
         given = {name: copy.grad for name, copy in self.copies.items() if copy.grad is not None}
         for name in given:
             self.copies[name].grad = None
+        for name, weight in self.owners[0].items() if len(self.models) == 1 else ():
+            if name in self.copies and weight.grad is not None:
+                given[name] = given[name] + weight.grad if name in given else weight.grad
+                weight.grad = None
         # Once and for all: steps of different kinds take turns, and one is captured after any other.
         self.once = self.once is not False and max(self.uses.values(), default=0) == 1
         self.uses.clear()
