@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from calmix.training import fusing
 from calmix.training.fusing import Fused
 from calmix.training.optimising import set_learning_rate
 from calmix.training.state import load_optimizer, optimizer_tensors
@@ -20,13 +21,6 @@ triton = pytest.importorskip("triton", reason="the kernels are Triton's, which c
 
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 SHAPES = {"table": (50, 40), "weight": (33, 70), "bias": (3,)}
-
-
-@pytest.fixture(autouse=True)
-def kernels_wherever_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from calmix.training import kernels
-
-    monkeypatch.setattr("calmix.training.fusing._kernels", lambda: kernels)
 
 
 class Both:
@@ -155,10 +149,50 @@ def test_triton_is_asked_for_where_it_serves_alone(
     wrong: dict[str, Any], served: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr("calmix.training.fusing._kernels", lambda: asked.append(True) or "kernels")
-    is_like = {"is_cuda": True, "dtype": torch.float32, "is_contiguous": lambda: True, "size": 2**31, **wrong}
+    monkeypatch.setattr("calmix.training.fusing._works", lambda _device: asked.append(True) or True)
+    is_like = {
+        "is_cuda": True,
+        "device": "cuda:0",
+        "dtype": torch.float32,
+        "is_contiguous": lambda: True,
+        "size": 2**31,
+        **wrong,
+    }
     optimizer = torch.optim.AdamW([torch.zeros(1)])
     optimizer.param_groups[0]["params"] = [SimpleNamespace(numel=lambda: is_like["size"], **is_like)]
     copies = {"weight": torch.zeros(1, dtype=torch.bfloat16, requires_grad=True)}
     assert Fused.serves([optimizer], copies) is served
     assert bool(asked) is served
+
+
+def works() -> bool:
+    return fusing._works.__wrapped__(DEVICE)  # not what was found before
+
+
+def test_kernels_are_tried_before_they_are_used_and_draw_nothing_of_anybodys() -> None:
+    before = torch.get_rng_state()
+    assert works()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("kernel", ["squares", "decide", "update"])
+def test_kernels_that_do_nothing_are_found_out(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from calmix.training import kernels
+
+    class Nothing:
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda *args, **sizes: None
+
+    monkeypatch.setattr(kernels, kernel, Nothing())
+    assert not works()
+
+
+def test_where_nothing_can_be_compiled_nobody_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from calmix.training import kernels
+
+    monkeypatch.setattr(kernels, "update", None)
+    with caplog.at_level("INFO"):
+        assert not works()
+    assert "Triton's kernels are not used" in caplog.text

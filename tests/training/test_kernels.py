@@ -10,14 +10,6 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels need 
 
 
 @on_gpu
-def test_kernels_compile_on_a_gpu() -> None:
-    pytest.importorskip("triton")
-    from calmix.training.kernels import compiles
-
-    assert compiles()
-
-
-@on_gpu
 def test_even_weights_are_read_many_numbers_at_a_time() -> None:
     pytest.importorskip("triton")
     from calmix.training import kernels
@@ -31,20 +23,11 @@ def test_even_weights_are_read_many_numbers_at_a_time() -> None:
 
 def test_a_compiler_that_fails_is_not_heard(capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("triton")
-    from calmix.training.kernels import _quietly
+    from calmix.training.kernels import quietly
 
     complain = [sys.executable, "-c", "import sys; print('fatal error', file=sys.stderr)"]
-    with _quietly():
+    with quietly():
         subprocess.run(complain, check=True)
     assert capfd.readouterr().err == ""
     subprocess.run(complain, check=True)
     assert capfd.readouterr().err == "fatal error\n"
-
-
-@on_gpu
-def test_where_nothing_can_be_compiled_nobody_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("triton")
-    from calmix.training import kernels
-
-    monkeypatch.setattr(kernels, "_double", None)
-    assert not kernels.compiles()

@@ -1,5 +1,6 @@
 """AdamW's update of all weights by one kernel: moments, weights and their bf16 copies in a single pass."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -55,7 +56,7 @@ class Fused:
             and all(p.is_cuda and p.dtype == torch.float32 and p.is_contiguous() for p in weights)
             and all(p.numel() <= 2**31 for p in weights)  # places in a weight are 32 bits wide
             and all(copy.dtype == torch.bfloat16 and copy.is_contiguous() for copy in learnt)
-            and _kernels() is not None
+            and _works(weights[0].device)
         )
 
     @torch.no_grad()
@@ -164,12 +165,47 @@ def _state_of(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Any
     return state
 
 
-@cache
 def _kernels() -> Any:
-    """Return the module of kernels, or None where there is no Triton or nothing to compile them with."""
-    try:
-        from calmix.training import kernels
+    """Return the module of kernels, which only there is use for, and Triton, where there is a GPU."""
+    from calmix.training import kernels
 
-        return kernels if kernels.compiles() else None
-    except ImportError:
-        return None
+    return kernels
+
+
+@cache
+def _works(device: torch.device) -> bool:
+    """Return whether the kernels can be compiled here, for which Triton wants a C compiler, and do what torch does."""
+    try:
+        with _kernels().quietly():
+            return _agrees_with_torch(device)
+    except Exception as error:  # whatever a compiler, or the lack of one, comes up with
+        logging.getLogger(__name__).info("Triton's kernels are not used: %s", error)
+        return False
+
+
+def _agrees_with_torch(device: torch.device) -> bool:
+    """Return whether two updates of two small weights, one of them even, come to what AdamW comes to."""
+    generator = torch.Generator(device).manual_seed(0)  # nobody else's draws are to be others for it
+    shapes = {"even": (40, 64), "odd": (3,)}
+    begun = {name: torch.randn(shape, generator=generator, device=device) for name, shape in shapes.items()}
+    mine, theirs = ({n: torch.nn.Parameter(w.clone()) for n, w in begun.items()} for _ in range(2))
+    rate = torch.tensor(1e-2, device=device)
+    ours, peer = (
+        torch.optim.AdamW(owned.values(), lr=rate, weight_decay=0.1, capturable=device.type == "cuda")
+        for owned in (mine, theirs)
+    )
+    copies = {name: weight.to(torch.bfloat16).requires_grad_() for name, weight in begun.items()}
+    fused = Fused([ours], [mine], copies)
+    for _ in range(2):
+        drawn = {n: torch.randn(w.shape, generator=generator, device=device).bfloat16() for n, w in begun.items()}
+        fused.update(drawn, clip=1.0)
+        for name, weight in theirs.items():
+            weight.grad = drawn[name].float()
+        torch.nn.utils.clip_grad_norm_(theirs.values(), 1.0)
+        peer.step()
+    pairs = [(mine[name].detach(), theirs[name].detach(), copies[name].detach()) for name in shapes]
+    return all(
+        torch.allclose(weight, wanted, rtol=1e-4, atol=1e-5)
+        and torch.allclose(copy.float(), wanted, rtol=1e-2, atol=1e-3)
+        for weight, wanted, copy in pairs
+    )

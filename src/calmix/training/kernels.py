@@ -3,17 +3,15 @@
 What the columns of the tables are is said in `fusing`.
 """
 
-import logging
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 import triton
 import triton.language as tl
 
-__all__ = ["compiles", "decide", "squares", "update"]
+__all__ = ["decide", "quietly", "squares", "update"]
 
 _WEIGHT, _MEAN, _SQUARE, _COPY, _STEP, _RATE, _SIZE, _HOME, _RUN, _EVEN = map(tl.constexpr, range(10))
 _COLUMNS = tl.constexpr(10)
@@ -23,7 +21,11 @@ _SCALE, _RATIO, _ROOT = map(tl.constexpr, range(3))
 _DECIDED = tl.constexpr(3)
 
 
-@triton.jit
+# One compiled kernel for all numbers of blocks: a number that 16 divides would have its own.
+_same = {"do_not_specialize": ["count"]}
+
+
+@triton.jit(**_same)
 def squares(gradients, blocks, weights, included, out, count, BLOCK: tl.constexpr, TIMES: tl.constexpr):
     """Write the sum of the squared gradients of each block; 0 where there are none."""
     for time in range(TIMES):
@@ -53,7 +55,7 @@ def _gradients(gradients, row, start, BLOCK: tl.constexpr, EVEN: tl.constexpr):
     return tl.load(gradients + home + places, mask=places < size, other=0.0).to(tl.float32)
 
 
-@triton.jit
+@triton.jit(**_same)
 def decide(weights, rates, included, total, steps, decided, bad, clip, count, BLOCK: tl.constexpr):
     """Count a step of each weight, and write what its update is multiplied and divided by: nothing of a bad run's."""
     weight = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -78,7 +80,7 @@ def decide(weights, rates, included, total, steps, decided, bad, clip, count, BL
     tl.store(decided + _DECIDED * weight + _ROOT, tl.sqrt(correction2), mask=there)
 
 
-@triton.jit
+@triton.jit(**_same)
 def update(gradients, blocks, weights, rates, decided, moved, steps, count, BLOCK: tl.constexpr, TIMES: tl.constexpr):
     """Update the weights of each block, their moments and their copies, unless there is nothing to update."""
     for time in range(TIMES):
@@ -127,20 +129,8 @@ def _update(gradients, row, given, found, moved, start, BLOCK: tl.constexpr, EVE
         tl.store(moved, 1)
 
 
-def compiles() -> bool:
-    """Return whether kernels can be compiled here: Triton wants a C compiler, and a GPU it knows."""
-    try:
-        found = torch.ones(1, device="cuda")
-        with _quietly():
-            _double[(1,)](found)
-        return float(found) == 2.0
-    except Exception as error:
-        logging.getLogger(__name__).info("Triton's kernels are not used: %s", error)
-        return False
-
-
 @contextmanager
-def _quietly() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Show nothing on stderr, of compilers that are called neither: what they lack is one line of the log."""
     sys.stderr.flush()
     kept = os.dup(2)
@@ -152,8 +142,3 @@ def _quietly() -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(kept, 2)
         os.close(kept)
-
-
-@triton.jit
-def _double(numbers):
-    tl.store(numbers, 2 * tl.load(numbers))
