@@ -82,7 +82,7 @@ def predict(
         else:
             write_tables(tables, out)
     if out is not None:
-        note(f"{len(examples):,} rows: {out}")
+        note(f"{len(examples):,} {'row' if len(examples) == 1 else 'rows'}: {out}")
     if abstain and classifier.beside.threshold is not None and classifier.beside.threshold.threshold is None:
         note("nothing is accepted: the accuracy asked for with --guarantee could not be promised")
 
