@@ -91,6 +91,7 @@ def our_step(
     capture: bool = True,
     record: bool = True,
     beside: OurStep | None = None,
+    max_length: int = LENGTH,
 ) -> OurStep:
     """Return our step as `calmix train` makes it; with `beside`, from the tokens of that one."""
     torch.manual_seed(0)
@@ -99,7 +100,7 @@ def our_step(
     )
     network.to(accelerator.device).train()
     if beside is None:
-        packed = encode(examples, tokenizer, max_length=usable_length(tokenizer, network.config, LENGTH))
+        packed = encode(examples, tokenizer, max_length=usable_length(tokenizer, network.config, max_length))
         data = training_set(examples, packed).to(accelerator.device)
     else:
         data = beside.data

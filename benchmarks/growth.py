@@ -23,7 +23,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import numpy as np
 import torch
-from common import processor
+from accelerate import Accelerator
+from common import RATE, our_step, processor
 
 from calmix.data import Examples, read_examples
 from calmix.dynamics import Recorder
@@ -31,6 +32,7 @@ from calmix.metrics import BinCounts
 from calmix.models import encode, load_for_training, resolve
 from calmix.models.predicting import predict_logits
 from calmix.training import prediction_tables
+from calmix.training.batches import epoch_steps
 
 WORDS = [a + b for a in ("re", "un", "pre", "mis", "over") for b in ("turn", "pay", "book", "call", "place", "order")]
 Figures = dict[str, float]
@@ -176,6 +178,17 @@ def wide(length: int) -> Figures:
     return {"seconds": timed(lambda: predict_logits(network, packed)), "MiB": (peak() - before) / 2**20}
 
 
+def learning(length: int) -> Figures:
+    """A training step of MiniLM on sixteen texts of so many tokens."""
+    examples = Examples.from_texts([" ".join(["call"] * (length - 2))] * 16, ["a", "b"] * 8)
+    step = our_step(examples, "minilm", "erm", Accelerator(cpu=True), max_length=length)
+    layout = {"batch_size": 16, "accumulate": 1, "seed": 0, "rank": 0, "world": 1}
+    first, then = (next(epoch_steps(step.data, step.method, epoch, **layout)) for epoch in range(2))
+    step.stepper.step(first, 0, RATE)
+    before = resident()
+    return {"seconds": timed(lambda: step.stepper.step(then, 1, RATE)), "MiB": (peak() - before) / 2**20}
+
+
 def resident() -> int:
     """Return the bytes in use, and let `peak` begin from there."""
     Path("/proc/self/clear_refs").write_text("5")
@@ -216,7 +229,8 @@ def main() -> None:
         "classes: dynamics recorded": (over_classes, many),
         "classes: metrics streamed": (streamed_classes, many),
         "classes: loss, gradient, record": (losing, many),
-        "tokens: forward": (wide, [16, 32, 64, 128, 256]),
+        "tokens: forward": (wide, [16, 32, 64, 128, 256, 512]),
+        "tokens: training step": (learning, [16, 32, 64, 128, 256, 512]),
     }
     told: dict[str, Any] = {"processor": processor(), "threads": 1, "torch": torch.__version__}
     found: dict[str, Any] = {}
