@@ -104,7 +104,7 @@ def test_what_a_command_left_that_was_killed_at_its_beginning_is_in_nobodys_way(
         assert [p.name for p in tmp_path.iterdir()] == [".lock"]
 
 
-@pytest.mark.parametrize("content", [b"hash = ", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"hash = ", b"\xff\xfe", b"config = 3\n", b"decided = []\n"])
 def test_a_damaged_run_file_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "run.toml").write_bytes(content)
     with pytest.raises(InputError, match=r"run\.toml: is damaged"):

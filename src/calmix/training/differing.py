@@ -29,7 +29,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         if name == "model_hash":
             if old.get("model") == new.get("model"):  # else that is told
                 yield "model is not the same as it was"
-        elif isinstance(before, Mapping) or isinstance(after, Mapping):
+        elif all(each is None or isinstance(each, Mapping) for each in (before, after)):
             yield from (f"{name}: {inner}" for inner in _changes(before or {}, after or {}))
         else:
             yield _change(name, before, after)
@@ -50,12 +50,16 @@ def _is_content(value: Any) -> bool:
     return all(isinstance(one, str) and _HASH.fullmatch(one) for one in values)
 
 
+def _each(value: Any) -> list[str]:
+    return [str(one) for one in (value if isinstance(value, list) else [value])]
+
+
 def _scaled(value: Any) -> list[str]:
-    return [str(one).removesuffix(_UNSCALED) for one in (value if isinstance(value, list) else [value])]
+    return [one.removesuffix(_UNSCALED) for one in _each(value)]
 
 
 def _scaling(value: Any) -> str:
-    return "unscaled" if any(str(one).endswith(_UNSCALED) for one in value) else "scaled"
+    return "unscaled" if any(one.endswith(_UNSCALED) for one in _each(value)) else "scaled"
 
 
 def _short(value: Any) -> str:

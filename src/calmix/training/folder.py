@@ -285,6 +285,10 @@ def read_run(out: Path) -> dict[str, Any]:
     """Return what a run folder says the run is: its config, what was decided, versions."""
     path = out / RUN
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: is damaged ({error}); give another --out") from None
+    for name in ("config", "decided"):
+        if not isinstance(found.get(name, {}), dict):
+            raise InputError(f"{path}: is damaged ({name} is no table); give another --out")
+    return found
