@@ -10,6 +10,7 @@ import pytest
 import tiny
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import nn
 
 from calmix.mixing import Recipe, choose, fill_tokens
@@ -31,11 +32,12 @@ def stepper_for(
     model.train()
     pack = training_set(data, encode(data, tokenizer, max_length=32), class_weights_of(data, weights))
     optimizer = adamw(model.parameters(), lr=0.0, weight_decay=0.0)
+    AcceleratorState._reset_state()  # a run before may have left bf16 behind
     return Stepper(
         model,
         pack,
         recipe or choose("erm"),
-        Accelerator(),
+        Accelerator(mixed_precision="no"),
         optimizer,
         fill=fill_tokens(tokenizer),
         seed=1,
