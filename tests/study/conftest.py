@@ -1,5 +1,6 @@
 """Studies of a tiny model on tiny files: a run takes a fraction of a second."""
 
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,21 @@ recipe = "erm"
 [[method]]
 recipe = "tdmixup"
 """
+
+
+@pytest.fixture
+def tool_called() -> Callable[[str], Any]:
+    """Return what reads one of the scripts in tools/ as a module."""
+
+    def read(name: str) -> Any:
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[2] / "tools" / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return read
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """The tool that shows what GPU memory the runs of a study take."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,17 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-TOOL = Path(__file__).parents[2] / "tools" / "memory.py"
-
 
 @pytest.fixture
-def tool() -> Any:
-    spec = importlib.util.spec_from_file_location("memory", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def tool(tool_called: Any) -> Any:
+    return tool_called("memory")
 
 
 def test_without_a_gpu_it_shows_the_estimates(tool: Any, written: Any, data: Path, capsys: Any) -> None:

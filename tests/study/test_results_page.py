@@ -1,6 +1,5 @@
 """The page of results is made from the outcomes of studies."""
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -10,17 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-TOOL = Path(__file__).parents[2] / "tools" / "results_page.py"
-
 
 @pytest.fixture
-def tool() -> Any:
-    spec = importlib.util.spec_from_file_location("results_page", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def tool(tool_called: Any) -> Any:
+    return tool_called("results_page")
 
 
 def test_each_study_that_has_an_outcome_is_a_section(tool: Any, finished: Any, tmp_path: Path) -> None:

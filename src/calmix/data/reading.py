@@ -18,7 +18,7 @@ from calmix.data.origin import Origin, neighbour
 from calmix.data.tables import FORMATS, SPREADSHEETS, format_of, read_table
 from calmix.errors import InputError
 
-__all__ = ["check_there", "names_hub", "read_examples", "read_files"]
+__all__ = ["check_there", "is_image", "names_hub", "read_examples", "read_files"]
 
 
 def read_examples(
@@ -67,7 +67,7 @@ def read_examples(
     """
     name = os.fspath(source)
     given = {"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id, "votes": votes}
-    single = os.path.isfile(name) and _is_image(name)
+    single = os.path.isfile(name) and is_image(name)
     if os.path.isdir(name) or is_idx(name) or single:
         if single and labelled:
             raise Origin(name).error("is a single image; give the folder it is in")
@@ -95,13 +95,14 @@ def read_files(sources: Sequence[str], **options: Any) -> Examples:
     if len(sources) == 1:
         return read_examples(sources[0], **options)
     for source in sources:
-        if os.path.isdir(source) or not _is_image(source):
+        if os.path.isdir(source) or not is_image(source):
             raise Origin(source).error("is no image file; give one table or folder alone, or image files only")
     _refuse_columns(sources[0], options)
     return read_image_files(sources)
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
+    """Return whether a file is called as images are."""
     return name.lower().endswith(IMAGE_ENDINGS)
 
 

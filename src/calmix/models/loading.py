@@ -38,6 +38,7 @@ __all__ = [
     "line_of",
     "load_for_training",
     "load_trained",
+    "name_classes",
     "refuse_other_heads",
     "resolve",
     "save",
@@ -116,14 +117,8 @@ def load_for_training(
         return fresh_sentence_cnn(name, examples, label_names=label_names)
     auto, config = class_for_texts(name, choices=choices)
     tokenizer = tokenizer_of(name)
-    heads = {
-        "num_labels": len(label_names),
-        "id2label": dict(enumerate(label_names)),
-        "label2id": {label: i for i, label in enumerate(label_names)},
-        "problem_type": "single_label_classification",
-    }
-    for key, value in () if choices else heads.items():
-        setattr(config, key, value)
+    if not choices:
+        name_classes(config, label_names)
     forget_temperature(config)
     _agree_on_padding(name, config, tokenizer)
     model, drawn = weights_of(auto, name, config=config, ignore_mismatched_sizes=True)
@@ -136,6 +131,14 @@ def load_for_training(
         )
     _fit_together(name, model, tokenizer)
     return model, tokenizer
+
+
+def name_classes(config: Any, label_names: tuple[str, ...]) -> None:
+    """Have a configuration ask for a head for these labels, of which a sample has one."""
+    config.num_labels = len(label_names)
+    config.id2label = dict(enumerate(label_names))
+    config.label2id = {label: i for i, label in enumerate(label_names)}
+    config.problem_type = "single_label_classification"
 
 
 def class_for_texts(name: str, *, choices: bool) -> tuple[Any, Any]:

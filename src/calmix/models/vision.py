@@ -10,7 +10,16 @@ from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.models.anatomy import anatomy
 from calmix.models.folding import forget_temperature
-from calmix.models.loading import SMALL, begins_random, called, config_of, line_of, refuse_other_heads, weights_of
+from calmix.models.loading import (
+    SMALL,
+    begins_random,
+    called,
+    config_of,
+    line_of,
+    name_classes,
+    refuse_other_heads,
+    weights_of,
+)
 from calmix.models.pixels import Preparation, common_size, read_preparation
 from calmix.models.wordlevel import is_sentence_cnn
 
@@ -78,10 +87,7 @@ def class_for_images(name: str) -> tuple[Any, Any]:
 
 def _pretrained(name: str, label_names: tuple[str, ...]) -> nn.Module:
     auto, config = class_for_images(name)
-    config.num_labels = len(label_names)
-    config.id2label = dict(enumerate(label_names))
-    config.label2id = {label: i for i, label in enumerate(label_names)}
-    config.problem_type = "single_label_classification"
+    name_classes(config, label_names)
     forget_temperature(config)
     model, drawn = weights_of(auto, name, config=config, ignore_mismatched_sizes=True)
     body = f"{model.base_model_prefix}."

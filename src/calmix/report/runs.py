@@ -110,7 +110,7 @@ def read_run(folder: str | Path) -> RunFolder:
     if not folder.is_dir():
         asked = neighbour(folder, _holds_run) or "; give the folder of a run, a map or an evaluation"
         raise InputError(f"{folder}: no such folder{asked}")
-    if not (folder / "run.toml").is_file():
+    if not _holds_run(folder):
         if (folder / "config.json").is_file():
             raise InputError(
                 f"{folder}: is a model without figures; `calmix evaluate` makes some, in a folder to give here"
