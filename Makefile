@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help env demo test test-all audit lint format clean
+.PHONY: help env demo test test-all test-kernels audit lint format clean
 
 help:
 	@echo "make demo      train on the shipped messages, plainly and with mixup, and print both (first run installs)"
 	@echo "make test      lint, types and the fast tests"
 	@echo "make test-all  the slow tests too: a real encoder, several processes"
+	@echo "make test-kernels  the GPU kernels, in Triton's interpreter where there is no GPU (fetches 280 MB)"
 	@echo "make audit     compare the versions in constraints.txt with known vulnerabilities (needs a network)"
 	@echo "make format    let ruff format and fix"
 
@@ -42,6 +43,14 @@ test: lint
 
 test-all: lint
 	$(BIN)/pytest -n 2 --dist loadfile
+
+# Triton comes with torch where there is a GPU; kept apart, so that nothing else finds it here.
+build/triton:
+	$(PIP) install --quiet --no-deps --target $@ triton==3.9.0
+
+test-kernels: $(VENV)/.dev build/triton
+	PYTHONPATH=build/triton $(BIN)/pytest -n 2 --dist loadfile tests/kernels tests/mixing/test_fused.py \
+	  tests/training/test_embeddings.py tests/training/test_fusing.py tests/training/test_layers.py
 
 audit:
 	$(PYTHON) -m venv $(VENV)-audit

@@ -10,11 +10,12 @@ the processor's elsewhere.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from common import RATE, STRETCHES, OurStep, device_name, our_step, processor, wait
+from seeds import models_for, stacked
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
@@ -34,10 +36,19 @@ from calmix.training.launching import precision_for
 CUDA = torch.cuda.is_available()
 now = time.perf_counter if CUDA else time.process_time
 DEVICE = torch.device("cuda" if CUDA else "cpu")
-# What is in a kernel's name → what it does; the first that fits.
+# Kernels of our own by name; of others, what is in a kernel's name → what it does; the first that fits.
+OURS = {
+    "attention": ("attend", "attend_back"),
+    "update of the weights": ("squares", "decide", "update"),
+    "normalisation, residuals and dropout": ("add_norm", "add_norm_back"),
+    "activation": ("gelu", "gelu_back"),
+    "sums for biases and norms": ("totals",),
+    "embeddings": ("embed", "embed_back", "collect"),
+    "batches, losses, dynamics": ("pad", "mark", "losses", "gradients", "partners", "record"),
+}
 KINDS = {
     "attention": ("flash", "fmha", "attention", "softmax"),
-    "update of the weights": ("adam", "update", "squares", "decide"),
+    "update of the weights": ("adam",),
     "products of matrices": ("gemm", "cutlass", "nvjet", "xmma", "mm", "linear", "matmul"),
     "normalisation": ("norm",),
     "copies and casts": ("copy", "memcpy", "memset", "fill", "cat", "to_copy"),
@@ -50,6 +61,9 @@ KINDS = {
 
 def kind_of(name: str) -> str:
     """Return what a kernel does, by its name."""
+    for kind, names in OURS.items():
+        if name in names:
+            return kind
     name = name.lower()
     return next((kind for kind, words in KINDS.items() if any(word in name for word in words)), "everything else")
 
@@ -114,22 +128,20 @@ def batches_of(step: OurStep, batch_size: int) -> Iterator[list[Part]]:
         )
 
 
-def profiled(step: OurStep, batches: list[list[Part]], first: int) -> tuple[dict[str, float], int]:
+def profiled(make: Callable[[int], int], count: int) -> tuple[dict[str, float], int]:
     """Return the seconds that each kind of work takes in a step, and how many kernels (or operations) there are."""
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if CUDA else [])]
     with profile(activities=activities) as found:
-        for number, parts in enumerate(batches, first):
-            step.stepper.step(parts, number, RATE)
-        wait()
+        make(count)
     seconds: dict[str, float] = defaultdict(float)
-    count = 0
+    kernels = 0
     for event in found.events() or ():
         on_device = event.device_type == (DeviceType.CUDA if CUDA else DeviceType.CPU)
         time_us = event.time_range.elapsed_us() if CUDA else event.self_cpu_time_total
         if on_device and time_us > 0 and (CUDA or event.name.startswith(("aten::", "mkldnn", "onednn"))):
-            seconds[kind_of(event.name)] += time_us / 1e6 / len(batches)
-            count += 1
-    return dict(sorted(seconds.items(), key=lambda item: -item[1])), round(count / len(batches))
+            seconds[kind_of(event.name)] += time_us / 1e6 / count
+            kernels += 1
+    return dict(sorted(seconds.items(), key=lambda item: -item[1])), round(kernels / count)
 
 
 def main() -> None:
@@ -138,6 +150,7 @@ def main() -> None:
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--recipe", default="erm")
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--seeds", type=int, default=1, help="trained side by side, as a study does on a GPU")
     parser.add_argument("--warmup", type=int, default=120)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--side", type=int, default=8192 if CUDA else 2048, help="of the matrices that set the pace")
@@ -146,16 +159,24 @@ def main() -> None:
     AcceleratorState._reset_state()
     half = precision_for("auto") == "bf16"
     examples = read_examples(options.data)
-    step = our_step(examples, options.model, options.recipe, Accelerator(mixed_precision="bf16" if half else "no"))
-    upcoming = batches_of(step, options.batch_size)
+    accelerator = Accelerator(mixed_precision="bf16" if half else "no")
+    if options.seeds == 1:
+        step = our_step(examples, options.model, options.recipe, accelerator)
+        upcoming = batches_of(step, options.batch_size)
+
+        def one(number: int) -> int:
+            parts = next(upcoming)
+            step.stepper.step(parts, number, RATE)
+            return parts[-1].batch
+    else:
+        models = models_for(examples, options.seeds, options)
+        step, one = models[0], stacked(models)
     number = 0
 
     def make(count: int) -> int:
         nonlocal number
-        rows = 0
-        for parts in (next(upcoming) for _ in range(count)):
-            step.stepper.step(parts, number, RATE)
-            number, rows = number + 1, rows + parts[-1].batch
+        rows = sum(one(number + place) for place in range(count))
+        number += count
         wait()
         return rows
 
@@ -166,10 +187,9 @@ def main() -> None:
         rows += make(max(1, options.steps // STRETCHES))
         times.append((now() - began) / max(1, options.steps // STRETCHES))
     wall = statistics.median(times)
-    batches = [next(upcoming) for _ in range(min(20, options.steps))]
-    kinds, kernels = profiled(step, batches, number)
-    step.stepper.read(None)
-    operations, moved = arithmetic_of(step, batches), bytes_of(step, half=half)
+    kinds, kernels = profiled(make, min(20, options.steps))
+    some = list(itertools.islice(batches_of(step, options.batch_size), 20))
+    operations, moved = options.seeds * arithmetic_of(step, some), options.seeds * bytes_of(step, half=half)
     products = pace_of_products(torch.bfloat16 if half else torch.float32, options.side)
     memory = pace_of_memory(1024 if CUDA else 64)
     found: dict[str, Any] = {
@@ -179,6 +199,7 @@ def main() -> None:
         "precision": "bf16" if half else "fp32",
         "recipe": options.recipe,
         "batch_size": options.batch_size,
+        "seeds": options.seeds,
         "rows_a_step": rows / (STRETCHES * max(1, options.steps // STRETCHES)),
         "step_ms": 1e3 * wall,
         "kernels_a_step": kernels,
@@ -191,7 +212,9 @@ def main() -> None:
         "limit_of_memory_ms": 1e3 * moved / memory,
     }
     busy = sum(kinds.values())
-    print(f"{found['device']}, torch {torch.__version__}, {found['precision']}, {options.recipe}")
+    print(
+        f"{found['device']}, torch {torch.__version__}, {found['precision']}, {options.recipe}, seeds: {options.seeds}"
+    )
     print(
         f"a step of {found['rows_a_step']:.1f} rows takes {1e3 * wall:.3f} ms; {kernels} kernels, {1e3 * busy:.3f} ms"
     )

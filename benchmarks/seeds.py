@@ -62,18 +62,18 @@ def main() -> None:
 
 def in_steps(learn: Examples, options: Any) -> dict[str, Any]:
     """Return the samples per second of replayed steps of one seed, and of several in both ways."""
-    rates: dict[str, Any] = {"1": _rate(_one(_models(learn, 1, options)[0]), options)}
+    rates: dict[str, Any] = {"1": _rate(_one(models_for(learn, 1, options)[0]), options)}
     print(f"steps of one seed: {rates['1']:,.0f} samples/s", flush=True)
     for count in map(int, options.seeds.split(",")):
         rates[str(count)] = {}
-        for way, maker in (("stacked", _stacked), ("streams", _streams)):
+        for way, maker in (("stacked", stacked), ("streams", _streams)):
             gc.collect()
-            rates[str(count)][way] = rate = _rate(maker(_models(learn, count, options)), options)
+            rates[str(count)][way] = rate = _rate(maker(models_for(learn, count, options)), options)
             print(f"steps of {count} seeds, {way}: {rate:,.0f} samples/s, {rate / rates['1']:.2f}× one", flush=True)
     return rates
 
 
-def _models(learn: Examples, count: int, options: Any) -> list[OurStep]:
+def models_for(learn: Examples, count: int, options: Any) -> list[OurStep]:
     AcceleratorState._reset_state()
     accelerator = Accelerator(mixed_precision="bf16" if precision_for("auto") == "bf16" else "no")
     made: list[OurStep] = []
@@ -111,7 +111,7 @@ def _streams(steps: list[OurStep]) -> Callable[[int], int]:
     return make
 
 
-def _stacked(steps: list[OurStep]) -> Callable[[int], int]:
+def stacked(steps: list[OurStep]) -> Callable[[int], int]:
     """Steps as `train_together` makes them."""
     first, optimizers = steps[0], [adamw(step.network.parameters(), lr=RATE, weight_decay=0.0) for step in steps]
     stepper = Stepper(

@@ -37,7 +37,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
-    """Return `checkpoint(architecture, choices=False, classes=3, layers=2)`: the folder of a tiny model.
+    """Return `checkpoint(architecture, choices=False, classes=3, layers=2, heads=2)`: the folder of a tiny model.
 
     Built once per session: copy it before you change it.
     """
@@ -46,9 +46,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     root = tmp_path_factory.mktemp("checkpoints")
 
     @cache
-    def folder(architecture: str = "bert", *, choices: bool = False, classes: int = 3, layers: int = 2) -> Path:
-        name = f"{architecture}-{'choices' if choices else classes}-{layers}"
-        return tiny.build(architecture, root / name, choices=choices, classes=classes, layers=layers)
+    def folder(
+        architecture: str = "bert", *, choices: bool = False, classes: int = 3, layers: int = 2, heads: int = 2
+    ) -> Path:
+        name = f"{architecture}-{'choices' if choices else classes}-{layers}" + (f"-{heads}" if heads != 2 else "")
+        shape = {"classes": classes, "layers": layers, "heads": heads}
+        return tiny.build(architecture, root / name, choices=choices, **shape)
 
     return folder
 

@@ -15,7 +15,7 @@ SOURCE = Path(calmix.__file__).parent
 TESTS = Path(__file__).parent
 
 # First to last: a room imports only from those before it.
-ROOMS = ("data", "calibration", "models", "dynamics", "mixing", "training", "report", "study", "cli")
+ROOMS = ("kernels", "data", "calibration", "models", "dynamics", "mixing", "training", "report", "study", "cli")
 
 # Modules beside the rooms: those that give a room's content a shorter name belong to it.
 ALIASES = {

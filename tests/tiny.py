@@ -122,7 +122,7 @@ def tokenizer(architecture: str = "bert") -> Any:
     )
 
 
-def config(architecture: str, *, layers: int = 2, classes: int = len(LABELS)) -> Any:
+def config(architecture: str, *, layers: int = 2, classes: int = len(LABELS), heads: int = 2) -> Any:
     """Return the configuration of a tiny model, everything else as in the real ones."""
     from transformers import AutoConfig
 
@@ -132,7 +132,7 @@ def config(architecture: str, *, layers: int = 2, classes: int = len(LABELS)) ->
         "hidden_size": WIDTH,
         "intermediate_size": 2 * WIDTH,
         "num_hidden_layers": layers,
-        "num_attention_heads": 2,
+        "num_attention_heads": heads,
         "max_position_embeddings": POSITIONS,
         "pad_token_id": words.pad_token_id,
         "num_labels": classes,
@@ -143,7 +143,7 @@ def config(architecture: str, *, layers: int = 2, classes: int = len(LABELS)) ->
             "dim": WIDTH,
             "hidden_dim": 2 * WIDTH,
             "n_layers": layers,
-            "n_heads": 2,
+            "n_heads": heads,
         }
     if architecture in ("roberta", "mpnet"):
         shape["max_position_embeddings"] = POSITIONS + 2
@@ -175,6 +175,7 @@ def build(
     choices: bool = False,
     layers: int = 2,
     classes: int = len(LABELS),
+    heads: int = 2,
     seed: int = 0,
 ) -> Path:
     """Write a checkpoint of a classifier with random weights, and return its folder."""
@@ -183,7 +184,7 @@ def build(
     auto = AutoModelForMultipleChoice if choices else AutoModelForSequenceClassification
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = auto.from_config(config(architecture, layers=layers, classes=classes))
+        model = auto.from_config(config(architecture, layers=layers, classes=classes, heads=heads))
         spread(model)
     if not choices and classes == len(LABELS):
         model.config.id2label = dict(enumerate(LABELS))

@@ -1,12 +1,14 @@
 """One batch on its way through."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import tiny
 import torch
 
-from calmix.mixing import fill_tokens
+from calmix.mixing import choose, fill_tokens
 from calmix.models import anatomy
 
 
@@ -91,3 +93,56 @@ def test_a_signal_is_looked_up_by_row_or_worked_out_for_the_step(make_step: Any)
     assert step.signal("column").tolist() == [40, 0, 20]
     assert step.column("column").tolist() == [0, 10, 20, 30, 40]
     assert step.signal("live").tolist() == [5, 1, 3]
+
+
+def test_work_ahead_is_done_in_line_where_there_is_nothing_beside(make_step: Any) -> None:
+    done: list[str] = []
+    draws = make_step().ahead(lambda: done.append("drawn") or 7)
+    assert done == ["drawn"]
+    assert draws() == 7
+
+
+class Watched:
+    """A second stream that writes down what is done with it."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @contextmanager
+    def forked(self, *reads: torch.Tensor, lane: str) -> Iterator[None]:
+        self.seen.append(f"fork, {len(reads)} read")
+        yield
+        self.seen.append("forked")
+
+    def join(self, lane: str) -> None:
+        self.seen.append("join")
+
+
+def test_work_ahead_is_forked_and_waited_for_when_it_is_asked_for(make_step: Any) -> None:
+    step = make_step()
+    step.beside = beside = Watched()
+    draws = step.ahead(lambda: beside.seen.append("drawn"))
+    assert step.logits is not None
+    beside.seen.append("forward")
+    draws()
+    assert beside.seen == ["fork, 2 read", "drawn", "forked", "forward", "join"]
+
+
+@pytest.mark.parametrize("recipe", ["cls-mixup", "aum-saliency", "tdmixup", "informed-mixup"])
+def test_who_mixes_at_the_head_draws_ahead_of_the_forward(recipe: str, make_step: Any) -> None:
+    step = make_step()
+    step.signals = {"side": torch.arange(len(step)) % 2}
+    step.rows = torch.arange(len(step))
+    step.beside = beside = Watched()
+    step.model.register_forward_hook(lambda *_: beside.seen.append("forward"))
+    choose(recipe).loss(step)
+    assert beside.seen == ["fork, 2 read", "forked", "forward", "join"]
+
+
+@pytest.mark.parametrize("recipe", ["input-mixup", "feature-mixup"])
+def test_who_mixes_below_the_head_has_labels_mixed_beside_the_forward(recipe: str, make_step: Any) -> None:
+    step = make_step()
+    step.beside = beside = Watched()
+    step.model.register_forward_hook(lambda *_: beside.seen.append("forward"))
+    choose(recipe).loss(step)
+    assert beside.seen == ["fork, 2 read", "forked", "forward", "join"]

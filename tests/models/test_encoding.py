@@ -184,3 +184,9 @@ def test_a_text_of_the_usable_length_can_be_read_and_one_more_token_cannot(archi
     model(ids)
     with pytest.raises((IndexError, RuntimeError)):
         model(torch.full((1, limit + 1), 20))
+
+
+def test_in_main_memory_nobody_asks_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("calmix.models.encoding.usable")
+    packed = encode(tiny.examples(5), tiny.tokenizer("bert"), max_length=64)
+    assert packed.batch(torch.arange(5), width=16)["input_ids"].shape == (5, 16)

@@ -12,28 +12,31 @@ def test_outside_of_a_capture_everything_runs_in_line() -> None:
     branch, x = Branch(), torch.ones(3)
     with branch.forked(x):
         x += 1
-    assert branch.stream is None
+    assert branch.streams == {}
     assert x.tolist() == [2, 2, 2]
     branch.join()
 
 
 @needs_gpu
-def test_a_captured_branch_is_replayed_and_joined() -> None:
-    branch, x, side = Branch(), torch.ones(1000, device="cuda"), torch.zeros(1000, device="cuda")
+@pytest.mark.parametrize("streams", [1, 3])
+def test_captured_branches_are_replayed_and_joined(streams: int) -> None:
+    branch, x, sides = Branch(streams), torch.ones(1000, device="cuda"), torch.zeros(5, 1000, device="cuda")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = x * 2
-        with branch.forked(y):
-            side.copy_(y * 3)
-        del y
+        for place, side in enumerate(sides):
+            y = x * (2 + place)
+            with branch.forked(y):
+                side.copy_(y * 3)
+            del y
         z = [x + i for i in range(50)]  # would take the memory of y, were it given away
         branch.join()
-        total = side + z[0]
+        total = sides + z[0]
     graph.replay()
     torch.cuda.synchronize()
-    assert branch.stream is not None
-    assert torch.equal(total, torch.full_like(total, 7.0))
+    assert len(branch.streams) == streams
+    assert total[:, 0].tolist() == [7, 10, 13, 16, 19]
+    assert torch.equal(total, total[:, :1].expand_as(total))
 
 
 @needs_gpu

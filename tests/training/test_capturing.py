@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 from calmix.dynamics import Dynamics
-from calmix.mixing import RECIPES, choose, fill_tokens
+from calmix.mixing import RECIPES, choose, fill_tokens, fused
 from calmix.models import encode, load_for_training
 from calmix.training import train
 from calmix.training.batches import Part, epoch_steps, training_set
@@ -27,9 +27,9 @@ RECIPES_IN_THE_LOOP = [name for name in RECIPES if name != "back-translation"]
 
 
 def stepping(
-    folder: Path, recipe: str, *, capture: bool, precision: str
+    folder: Path, recipe: str, *, capture: bool, precision: str, sides: bool = False
 ) -> tuple[Stepper, Callable[[int], Iterator[list[Part]]]]:
-    """Return a stepper over a few texts, and what lays out its epochs."""
+    """Return a stepper over a few texts, of which with `sides` every second is easy, and what lays out its epochs."""
     AcceleratorState._reset_state()
     accelerator = Accelerator(mixed_precision=precision)
     torch.manual_seed(0)
@@ -39,10 +39,13 @@ def stepping(
     data = training_set(examples, encode(examples, tokenizer, max_length=32)).to(accelerator.device)
     method = choose(recipe)
     optimizer = adamw(model.parameters(), lr=1e-3, weight_decay=0.01)
-    guidance = None
+    given = {}
     if method.taught:
-        logits = torch.randn(len(examples), 3, generator=torch.Generator().manual_seed(5))
-        guidance = Guidance(method, model, data, accelerator, given={"teacher": logits.to(accelerator.device)})
+        given["teacher"] = torch.randn(len(examples), 3, generator=torch.Generator().manual_seed(5))
+    if sides:
+        given["side"] = torch.arange(len(examples)) % 2
+    given = {name: signal.to(accelerator.device) for name, signal in given.items()}
+    guidance = Guidance(method, model, data, accelerator, given=given) if given else None
     stepper = Stepper(
         model,
         data,
@@ -59,10 +62,10 @@ def stepping(
 
 
 def run(
-    folder: Path, recipe: str, *, capture: bool, precision: str = "no", steps: int = 40
+    folder: Path, recipe: str, *, capture: bool, precision: str = "no", steps: int = 40, sides: bool = False
 ) -> tuple[list[float], torch.Tensor, int]:
     """Return the loss of each step, all weights after the last, and how many graphs were captured."""
-    stepper, layout = stepping(folder, recipe, capture=capture, precision=precision)
+    stepper, layout = stepping(folder, recipe, capture=capture, precision=precision, sides=sides)
     losses: list[float] = []
     number = 0
     for epoch in range(1000):
@@ -81,8 +84,10 @@ def run(
 def test_captured_steps_give_the_losses_and_weights_of_plain_ones(
     recipe: str, precision: str, near: float, checkpoint: Callable[..., Path]
 ) -> None:
-    losses, weights, none = run(checkpoint("bert"), recipe, capture=False, precision=precision)
-    captured_losses, captured_weights, graphs = run(checkpoint("bert"), recipe, capture=True, precision=precision)
+    losses, weights, none = run(checkpoint("bert", heads=1), recipe, capture=False, precision=precision)
+    captured_losses, captured_weights, graphs = run(
+        checkpoint("bert", heads=1), recipe, capture=True, precision=precision
+    )
     assert none == 0
     assert graphs > 0
     torch.testing.assert_close(torch.tensor(captured_losses), torch.tensor(losses), rtol=near, atol=near)
@@ -93,16 +98,36 @@ def test_captured_steps_give_the_losses_and_weights_of_plain_ones(
 def test_the_fused_update_trains_as_torchs_own_does(
     recipe: str, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    losses, weights, _ = run(checkpoint("bert"), recipe, capture=True, precision="bf16")
+    losses, weights, _ = run(checkpoint("bert", heads=1), recipe, capture=True, precision="bf16")
     monkeypatch.setattr("calmix.training.stepping.Fused.serves", lambda *_: False)
-    plain_losses, plain_weights, _ = run(checkpoint("bert"), recipe, capture=True, precision="bf16")
+    plain_losses, plain_weights, _ = run(checkpoint("bert", heads=1), recipe, capture=True, precision="bf16")
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(plain_losses), rtol=2e-2, atol=2e-2)
     torch.testing.assert_close(weights, plain_weights, rtol=0.2, atol=2e-2)
 
 
+@pytest.mark.parametrize("recipe", ["erm", "cls-mixup", "tdmixup", "informed-mixup", "aum-saliency"])
+def test_losses_and_partners_by_kernels_train_as_torchs_own_do(
+    recipe: str, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+    for name in ("losses", "partners"):
+        ours = getattr(fused, name)
+        monkeypatch.setattr(fused, name, lambda *told, n=name, f=ours: used.append(n) or f(*told))
+    losses, weights, graphs = run(checkpoint("bert"), recipe, capture=True, sides=True)
+    assert graphs > 0
+    assert set(used) == ({"losses", "partners"} if recipe == "aum-saliency" else {"losses"})
+    used.clear()
+    monkeypatch.setattr(fused, "_serves", lambda *_: False)
+    plain_losses, plain_weights, _ = run(checkpoint("bert"), recipe, capture=True, sides=True)
+    assert not used
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(plain_losses), rtol=1e-3, atol=1e-3)
+    # AdamW makes a step of the same size of a gradient however small it is: a few are nothing but rounding.
+    assert torch.isclose(weights, plain_weights, rtol=1e-2, atol=1e-3).float().mean() > 0.999
+
+
 @pytest.mark.parametrize("recipe", RECIPES_IN_THE_LOOP)
 def test_the_host_waits_for_nothing_in_an_epoch_of_captured_steps(recipe: str, checkpoint: Callable[..., Path]) -> None:
-    stepper, layout = stepping(checkpoint("bert"), recipe, capture=True, precision="bf16")
+    stepper, layout = stepping(checkpoint("bert", heads=1), recipe, capture=True, precision="bf16")
     number = 0
     for epoch in range(6):  # until every kind and shape has been captured
         for parts in layout(epoch):
@@ -149,7 +174,7 @@ def test_captured_steps_record_what_plain_ones_do(
     options: dict[str, Any], checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, captured = (
-        recorded(checkpoint("bert"), tmp_path / str(c), capture=c, monkeypatch=monkeypatch, **options)
+        recorded(checkpoint("bert", heads=1), tmp_path / str(c), capture=c, monkeypatch=monkeypatch, **options)
         for c in (False, True)
     )
     if "online" not in options:  # renewed regions may differ by a sample at the edge
@@ -163,7 +188,7 @@ def test_captured_steps_record_what_plain_ones_do(
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_activations_are_recomputed_on_a_gpu(precision: Any, checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    told = {"model": checkpoint("bert"), "epochs": 2, "batch_size": 16, "precision": precision}
+    told = {"model": checkpoint("bert", heads=1), "epochs": 2, "batch_size": 16, "precision": precision}
     run = train(tiny.examples(96), dev=tiny.examples(12, seed=1), out=tmp_path, gradient_checkpointing=True, **told)
     assert run.metrics["epochs"][-1]["step"] == 12
 
@@ -174,7 +199,7 @@ def test_captured_steps_ask_a_teacher_of_another_architecture(
 ) -> None:
     taught = {"recipe": "distil", "teacher": checkpoint("roberta"), "cache_teacher": cache}
     plain, captured = (
-        recorded(checkpoint("bert"), tmp_path / str(c), capture=c, monkeypatch=monkeypatch, **taught)
+        recorded(checkpoint("bert", heads=1), tmp_path / str(c), capture=c, monkeypatch=monkeypatch, **taught)
         for c in (False, True)
     )
     np.testing.assert_allclose(captured.confidence, plain.confidence, atol=1e-2)

@@ -1,25 +1,21 @@
 """One kernel updates all weights as AdamW does. Needs Triton, and a GPU or its interpreter: skipped without."""
 
 import math
-import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from kernel_device import DEVICE, ON_GPU, Nothing
 from torch import Tensor
 
+from calmix.kernels import tried
 from calmix.training import fusing
 from calmix.training.fusing import Fused
+from calmix.training.layout import lay_out
 from calmix.training.optimising import set_learning_rate
 from calmix.training.state import load_optimizer, optimizer_tensors
 
-ON_GPU = torch.cuda.is_available()
-if not ON_GPU:
-    os.environ.setdefault("TRITON_INTERPRET", "1")
-triton = pytest.importorskip("triton", reason="the kernels are Triton's, which comes with torch for GPUs")
-
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 SHAPES = {"table": (50, 40), "weight": (33, 70), "bias": (3,)}
 
 
@@ -34,9 +30,9 @@ class Both:
         self.theirs = [{n: torch.nn.Parameter(w[r].clone()) for n, w in stacked.items()} for r in range(runs)]
         self.mine = [self.optimizer(owned, decay) for owned in self.ours]
         self.peers = [self.optimizer(owned, decay) for owned in self.theirs]
-        copies = {n: (w[0] if runs == 1 else w).bfloat16().requires_grad_() for n, w in stacked.items()}
-        self.copies = copies
-        self.fused = Fused(self.mine, self.ours, copies)
+        begun = {name: weight[0] if runs == 1 else weight for name, weight in stacked.items()}
+        self.copies = {name: copy.requires_grad_() for name, copy in lay_out(begun, torch.bfloat16).items()}
+        self.fused = Fused(self.mine, self.ours, self.copies)
 
     @staticmethod
     def optimizer(owned: dict[str, Any], decay: float) -> torch.optim.AdamW:
@@ -54,8 +50,9 @@ class Both:
                 for name, weight in self.theirs[run].items():
                     weight.grad = own[name] / max(1.0, norm / clip) if name in own else None
                 self.peers[run].step()
-        bad: list[float] = self.fused.update(gradients, clip=clip).tolist()
-        return bad
+        bad = torch.full((self.runs,), -1.0, device=DEVICE)
+        self.fused.update(gradients, clip=clip, number=torch.ones((), device=DEVICE), bad=bad)
+        return [float(step > 0) for step in bad.tolist()]
 
     def gradients(self, step: int, *, names: tuple[str, ...] = tuple(SHAPES)) -> dict[str, Tensor]:
         """Return gradients that are clipped in every second step; the second half of the table never has any."""
@@ -129,7 +126,7 @@ def test_a_resumed_optimiser_goes_on_where_it_was() -> None:
     load_optimizer(both.mine[0], optimizer_tensors(both.mine[0]))  # new moments, steps and rates
     both.fused = Fused(both.mine, both.ours, both.copies)
     for optimizer in (*both.mine, *both.peers):
-        set_learning_rate(optimizer, 3e-3)
+        set_learning_rate([optimizer], 3e-3)
     quiet = both.gradients(3)
     quiet["table"].zero_()  # its moments still move it
     both.step(quiet)
@@ -149,7 +146,7 @@ def test_triton_is_asked_for_where_it_serves_alone(
     wrong: dict[str, Any], served: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
-    monkeypatch.setattr("calmix.training.fusing._works", lambda _device: asked.append(True) or True)
+    monkeypatch.setattr("calmix.training.fusing.usable", lambda _agrees, _device: asked.append(True) or True)
     is_like = {
         "is_cuda": True,
         "device": "cuda:0",
@@ -166,7 +163,7 @@ def test_triton_is_asked_for_where_it_serves_alone(
 
 
 def works() -> bool:
-    return fusing._works.__wrapped__(DEVICE)  # not what was found before
+    return tried(fusing.agrees_with_torch, DEVICE)  # not what was found before
 
 
 def test_kernels_are_tried_before_they_are_used_and_draw_nothing_of_anybodys() -> None:
@@ -177,22 +174,18 @@ def test_kernels_are_tried_before_they_are_used_and_draw_nothing_of_anybodys() -
 
 @pytest.mark.parametrize("kernel", ["squares", "decide", "update"])
 def test_kernels_that_do_nothing_are_found_out(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calmix.training import kernels
+    from calmix.kernels import updating
 
-    class Nothing:
-        def __getitem__(self, grid: Any) -> Any:
-            return lambda *args, **sizes: None
-
-    monkeypatch.setattr(kernels, kernel, Nothing())
+    monkeypatch.setattr(updating, kernel, Nothing())
     assert not works()
 
 
 def test_where_nothing_can_be_compiled_nobody_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from calmix.training import kernels
+    from calmix.kernels import updating
 
-    monkeypatch.setattr(kernels, "update", None)
+    monkeypatch.setattr(updating, "update", None)
     with caplog.at_level("INFO"):
         assert not works()
     assert "Triton's kernels are not used" in caplog.text

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
@@ -9,6 +10,9 @@ import torch
 from torch import nn
 
 from calmix.models import encode, load_for_training
+from calmix.training import lowering
+from calmix.training.layers import Layers
+from calmix.training.layout import stretch_for
 from calmix.training.lowering import Lowered
 
 
@@ -110,6 +114,38 @@ def test_stacked_models_keep_their_own_weights_and_get_their_own_gradients(check
         models[1].get_parameter("classifier.weight").fill_(2.0)
     lowered.refresh()
     assert (lowered.copies["classifier.weight"] == 2.0).flatten(1).all(1).tolist() == [False, True, False]
+
+
+def test_gradients_have_a_home_where_torch_takes_them_as_they_are(
+    checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of others it makes copies, which do not wait for what is computed on another stream."""
+    monkeypatch.setattr(lowering, "capturing", lambda: True)
+    monkeypatch.setattr(Layers, "serves", lambda *_: True)
+    models = [load_for_training(str(checkpoint("bert", heads=1)), label_names=tiny.LABELS)[0] for _ in range(2)]
+    lowered = Lowered(models, dtype=torch.float32)
+    lowered.stretch, lowered.once = stretch_for(lowered.copies), True
+    for name, copy in lowered.copies.items():
+        home = lowered.home(copy)
+        among_others = any(part in name for part in ("query", "key", "value"))
+        assert (home.untyped_storage().data_ptr() == lowered.stretch.data_ptr()) != among_others
+        _Given.apply(copy, home).sum().backward()  # type: ignore[no-untyped-call]
+        assert copy.grad is not None
+        assert copy.grad.data_ptr() == home.data_ptr(), name
+        assert lowered.home(copy).untyped_storage().data_ptr() != lowered.stretch.data_ptr()  # which is taken
+
+
+class _Given(torch.autograd.Function):
+    """Has a gradient that lies where it is told."""
+
+    @staticmethod
+    def forward(ctx: Any, copy: torch.Tensor, home: torch.Tensor) -> torch.Tensor:
+        ctx.home = home
+        return copy.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.home.copy_(upstream[0]).detach(), None
 
 
 def test_weights_used_twice_are_noticed(checkpoint: Callable[..., Path]) -> None:

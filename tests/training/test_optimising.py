@@ -117,7 +117,7 @@ def test_a_run_gone_bad_does_not_touch_the_one_beside_it() -> None:
 
 def test_the_rate_is_set_for_every_group() -> None:
     optimizer = adamw(nn.Linear(2, 1).parameters(), lr=0.1, weight_decay=0.0)
-    set_learning_rate(optimizer, 0.5)
+    set_learning_rate([optimizer], 0.5)
     assert [float(g["lr"]) for g in optimizer.param_groups] == [0.5, 0.5]
 
 

@@ -7,22 +7,12 @@ import torch
 from torch import Tensor
 
 from calmix.dynamics.history import RIGHT, UNSEEN, History, every
-from calmix.dynamics.observing import observe
+from calmix.dynamics.noting import NOTES, NOTES_BEFORE, SUMS, note, note_by_kernel, one_kernel_notes, vote
 
 if TYPE_CHECKING:
     from calmix.dynamics.values import Dynamics, Pass
 
 __all__ = ["Recorder", "row_lookup"]
-
-# Two tensors of float64 columns, because a step is mostly the launching of kernels: one takes sums, the other is
-# overwritten. In float64 counts are exact, and so are, for all that matters, medians and ranks at which regions are
-# cut: thousands of easy samples differ by less than the rounding of a float32 sum over a long run.
-_SUMS = ("count", "margin", "offset", "square", "loss", "right", "forgotten", "rival_probability")
-# `offset` and `square` are sums of p − shift and its square, where the shift is a sample's own first p: no
-# cancellation, and a constant p has variance 0 exactly. `rival` and `rival_weight` are a weighted majority vote over
-# the most probable other class in two numbers (Boyer & Moore).
-_NOTES = ("label", "shift", "last_loss", "first_right", "last_right", "predicted", "rival", "rival_weight")
-_NOTES_BEFORE = (-1.0, -1.0, 0.0, -1.0, -1.0, -1.0, -1.0, 0.0)
 
 
 class Recorder:
@@ -30,14 +20,14 @@ class Recorder:
 
     152 bytes a sample on the device, and at most 64 in main memory: the `History` by epoch, of which `update` knows
     nothing. Nothing in `update` waits for the device or depends on values for its shapes, all buffers stay where they
-    are, and a step that contains it can be captured as a CUDA graph.
+    are, and a step that contains it can be captured as a CUDA graph, once an `update` has been made outside of it, for
+    which a kernel may have to be compiled (rows of -1 record nothing).
 
     Args:
         n_samples: the size of the training set.
         device: where the logits will be. On Apple's `mps`, which has no float64, buffers are kept on the CPU.
         keep_logits: also keep the logits of every epoch, 4 · epochs · samples · classes bytes in main memory
-            and one epoch of them on the device, which is allocated by the first `update` (make it before you
-            capture; rows of -1 record nothing).
+            and one epoch of them on the device, which is allocated by the first `update`.
     """
 
     def __init__(self, n_samples: int, *, device: torch.device | str = "cpu", keep_logits: bool = False) -> None:
@@ -48,8 +38,8 @@ class Recorder:
         self.keep_logits = keep_logits
         self.epochs = 0
         # Slot 0 takes what is not to be recorded; sample i has slot i + 1.
-        self._sums = torch.zeros(n_samples + 1, len(_SUMS), dtype=torch.float64, device=self.device)
-        self._notes_before = torch.tensor(_NOTES_BEFORE, dtype=torch.float64, device=self.device)
+        self._sums = torch.zeros(n_samples + 1, len(SUMS), dtype=torch.float64, device=self.device)
+        self._notes_before = torch.tensor(NOTES_BEFORE, dtype=torch.float64, device=self.device)
         self._notes = self._notes_before.repeat(n_samples + 1, 1)
         # Observations, summed probability and right answers up to the last epoch's end: what has been added since is
         # the epoch's own. So a step has nothing to do for the history.
@@ -75,35 +65,14 @@ class Recorder:
             return
         logits, labels = logits.detach().to(self.device), labels.to(self.device, torch.int64)
         rows = rows.to(self.device, torch.int64)
-        seen = observe(logits, labels)
-        slot = torch.where(seen.valid & (rows >= 0), rows + 1, 0)
-        if self.device.type == "cpu" and int(slot.max()) > self.n_samples:
-            raise IndexError(f"row {int(slot.max()) - 1} in a training set of {self.n_samples} samples")
-        # Copies of a sample become neighbours, in the order of the batch.
-        slot, order = slot.sort(stable=True)
-        here = torch.arange(len(slot), device=self.device)
-        first = torch.searchsorted(slot, slot)
-        # Where something is written rather than added, the last copy writes; the others go to slot 0.
-        target = torch.where(torch.searchsorted(slot, slot, right=True) == here + 1, slot, 0)
-        self._record(torch.stack(seen[1:], 1)[order], slot, first, here, target)
+        if not self.keep_logits and one_kernel_notes(self._sums, rows):
+            note_by_kernel(self._sums, self._notes, logits, labels, rows)
+            return
+        order, slot = note(self._sums, self._notes, logits, labels, rows)
         if self.keep_logits:
             if self._current is None:
                 self._current = self._blank(logits.shape[1])
-            self._current.index_copy_(0, target, logits[order].float())
-
-    def _record(self, seen: Tensor, slot: Tensor, first: Tensor, here: Tensor, target: Tensor) -> None:
-        label, margin, gold, loss, right, predicted, rival, probability = seen.unbind(1)
-        _, shift, _, first_right, last_right, _, candidate, weight = self._notes[slot].unbind(1)
-        new = shift < 0
-        shift = torch.where(new, gold[first], shift)
-        offset = gold - shift
-        before = torch.where(first == here, last_right, right.roll(1))
-        forgotten = before > right
-        sums = (torch.ones_like(gold), margin, offset, offset.square(), loss, right, forgotten.double(), probability)
-        self._sums.index_add_(0, slot, torch.stack(sums, 1))
-        first_right = torch.where(new, right[first], first_right)
-        notes = (label, shift, loss, first_right, right, predicted, *_vote(candidate, weight, rival, probability))
-        self._notes.index_copy_(0, target, torch.stack(notes, 1))
+            self._current.index_copy_(0, slot, logits[order].float())
 
     @torch.no_grad()
     def end_epoch(self) -> None:
@@ -137,7 +106,7 @@ class Recorder:
         a["square"] += b["square"] + 2 * shift * b["offset"] + b["count"] * shift.square()
         a["offset"] += b["offset"] + b["count"] * shift
         a["forgotten"] += b["forgotten"] + ((a["last_right"] == 1) & (b["first_right"] == 0)).double()
-        rival, weight = _vote(a["rival"], a["rival_weight"], b["rival"], b["rival_weight"])
+        rival, weight = vote(a["rival"], a["rival_weight"], b["rival"], b["rival_weight"])
         a["rival"].copy_(rival)
         a["rival_weight"].copy_(weight)
         for name in ("shift", "first_right"):
@@ -275,20 +244,11 @@ class Recorder:
     def _columns(self, device: torch.device | None = None) -> dict[str, Tensor]:
         """The columns by name: views, unless they have to be moved."""
         sums, notes = (values.to(device or self.device).unbind(1) for values in (self._sums, self._notes))
-        return dict(zip((*_SUMS, *_NOTES), (*sums, *notes), strict=True))
+        return dict(zip((*SUMS, *NOTES), (*sums, *notes), strict=True))
 
     @torch.inference_mode(False)  # an inference tensor could not be written to later
     def _blank(self, classes: int) -> Tensor:
         return torch.full((self.n_samples + 1, classes), torch.nan, device=self.device)
-
-
-def _vote(candidate: Tensor, weight: Tensor, rival: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
-    """Return candidate and weight after a vote: a class with over half of all weight is always the candidate."""
-    agree = candidate == rival
-    return (
-        torch.where(agree | ((weight >= more) & (candidate >= 0)), candidate, rival),
-        torch.where(agree, weight + more, (weight - more).abs()),
-    )
 
 
 def row_lookup(ids: Sequence[str]) -> Callable[[Sequence[str]], Tensor]:

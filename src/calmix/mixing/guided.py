@@ -10,15 +10,15 @@ from torch import Tensor
 
 from calmix.dynamics import Dynamics, aum_halves, easy_and_ambiguous
 from calmix.errors import InputError
-from calmix.mixing import terms
 from calmix.mixing.bank import Kind, Search, from_bank
 from calmix.mixing.checking import check_positive, check_range
 from calmix.mixing.levels import Level, mixed_logits
+from calmix.mixing.losses import Mixes, row_losses, step_losses
 from calmix.mixing.pairing import Similarity, across, by_saliency, sides
 from calmix.mixing.recipe import Recipe
 from calmix.mixing.sampling import two_sided, uniform
 from calmix.mixing.step import Step
-from calmix.mixing.targets import cross_entropy, mix, smooth
+from calmix.mixing.targets import mix, smooth
 
 __all__ = ["aum_saliency", "informed_mixup", "tdmixup"]
 
@@ -67,29 +67,40 @@ def aum_saliency(
     check_range("candidates", candidates)
     if search == "set" and at != "head":
         raise InputError("search=set remembers what the head makes of each sample: it goes with at=head alone")
-    plain = terms.clean()
 
     def loss(step: Step) -> Tensor:
         if aum and _SIDE not in step.signals:
-            return plain(step)
+            return step_losses(step)
         weights = (clean, similar, dissimilar)
         if as_released:
             # Mean over each half, both at 1.4; soft cross-entropy summed over the batch and averaged over classes.
             summed = 0.05 * step.size / step.targets.shape[-1]
             weights = (2.8, summed * (similar > 0), summed * (dissimilar > 0))
-        total = weights[0] * plain(step)
-        mixes = [(weight, partner) for weight, partner in zip(weights[1:], pair(step), strict=True) if weight > 0]
-        if at == "head" and mixes and all(isinstance(partner, Tensor) for _, partner in mixes):
-            return total + _mixed_in_batch(step, mixes, alpha=alpha, smoothing=smoothing)
-        for weight, partner in mixes:
-            total = total + weight * _mixed(step, partner, alpha=alpha, smoothing=smoothing, at=at)
+        kept = [place for place, weight in enumerate(weights[1:]) if weight > 0]
+        partners: Sequence[Tensor | Kind] = ("similar", "dissimilar")
+        if partners[0] not in step.signals:
+            draws = step.ahead(lambda: drawn(step, [weights[1 + place] for place in kept] if at == "head" else []))
+            assert step.logits is not None  # made meanwhile
+            side, random, shares = draws()
+            found = by_saliency(step, side, similarity) if random is None else random
+            if shares is not None:
+                mixes = Mixes(found[kept[0] : kept[-1] + 1], *shares, smoothing=smoothing)
+                return step_losses(step, mixes, clean=weights[0])
+            partners = list(found)
+        total = step_losses(step, clean=weights[0])
+        for place in kept:
+            mixed = _mixed(step, partners[place], step.beta(alpha), smoothing=smoothing, at=at)
+            total = total + weights[1 + place] * mixed
         return total
 
-    def pair(step: Step) -> tuple[Tensor | Kind, Tensor | Kind]:
-        if "similar" in step.signals:
-            return "similar", "dissimilar"
+    def drawn(step: Step, weights: list[float]) -> tuple[Tensor, Tensor | None, tuple[Tensor, Tensor] | None]:
         side = sides(step, _SIDE)
-        return by_saliency(step, side, similarity) if saliency else (across(step, side), across(step, side))
+        random = None if saliency else torch.stack((across(step, side), across(step, side)))
+        if not weights:
+            return side, random, None
+        # The weights as a tensor that is made on the device: nothing may be copied there while a step is captured.
+        counts = torch.linspace(weights[0], weights[-1], len(weights), device=step.device)
+        return side, random, (step.betas(len(weights), alpha), counts)
 
     def guide(dynamics: Dynamics) -> Mapping[str, NDArray[Any]]:
         return {_SIDE: aum_halves(dynamics)}
@@ -182,17 +193,26 @@ def _easy_and_ambiguous(
     check_positive("fraction", fraction)
     check_range("fraction", fraction, high=0.5)
     check_range("smoothing", smoothing, high=1)
-    plain = terms.clean(smoothing=smoothing if smooth_clean else 0.0)
+    smoothing_clean = smoothing if smooth_clean else 0.0
 
     def loss(step: Step) -> Tensor:
         if _SIDE not in step.signals:
-            return plain(step)
+            return step_losses(step, smoothing=smoothing_clean)
+        draws = step.ahead(lambda: drawn(step))
+        assert step.logits is not None  # made meanwhile
+        partner, own, weight = draws()
+        if at == "head":
+            return step_losses(step, Mixes(partner, own, weight, smoothing), smoothing=smoothing_clean)
+        total = step_losses(step, smoothing=smoothing_clean)
+        return total + weight * _mixed(step, partner, own, smoothing=smoothing, at=at)
+
+    def drawn(step: Step) -> tuple[Tensor, Tensor, Tensor]:
         partner = across(step, sides(step, _SIDE))
         found = partner != torch.arange(len(step), device=step.device)
         # The mean over pairs, whatever share of the batch has one.
         pairs = found.view(step.runs, -1).sum(1, keepdim=True).clamp_min(1)
         share = (found.view(step.runs, -1) / pairs * step.size).flatten()
-        return plain(step) + mixed * share * _mixed(step, partner, alpha=alpha, smoothing=smoothing, at=at)
+        return partner, step.beta(alpha), mixed * share
 
     def guide(dynamics: Dynamics) -> Mapping[str, NDArray[Any]]:
         easy, ambiguous = easy_and_ambiguous(dynamics, fraction=fraction)
@@ -205,28 +225,14 @@ def _easy_and_ambiguous(
     return Recipe(loss, batches=uniform if everyone else two_sided(_SIDE, cycle=True), guide=guide)
 
 
-def _mixed_in_batch(step: Step, mixes: Sequence[tuple[float, Any]], *, alpha: float, smoothing: float) -> Tensor:
-    """The same as the weighted sum of `_mixed`, for one or two rows of the batch as partners of each, in few kernels.
-
-    At small batches a step is as long as its kernels are many. What the head makes is linear in what it reads, so
-    a matrix that mixes rows does for logits and labels; its product has a gradient that is one product, too.
-    """
-    lam, partner = step.betas(len(mixes), alpha)[..., None], torch.stack([partner for _, partner in mixes])
-    rows = torch.arange(len(step), device=step.device)
-    mixer = torch.where(partner[..., None] == rows, 1 - lam, 0.0) + lam * (rows[:, None] == rows)
-    losses = cross_entropy(mixer @ step.logits, mixer @ smooth(step.targets, smoothing), step.class_weights)
-    # The weights as a tensor that is made on the device: nothing may be copied there while a step is captured.
-    return torch.linspace(mixes[0][0], mixes[-1][0], len(mixes), device=step.device) @ losses
-
-
-def _mixed(step: Step, partner: Tensor | Kind, *, alpha: float, smoothing: float, at: At) -> Tensor:
+def _mixed(step: Step, partner: Tensor | Kind, weight: Tensor, *, smoothing: float, at: At) -> Tensor:
     """Cross-entropy of each row mixed with a partner: a row of the batch, or one of its two in the bank."""
-    weight = step.beta(alpha)
     if isinstance(partner, str):
         found, logits, targets = from_bank(step, partner)
         weight = torch.where(found, weight, 1.0)[:, None]
         blended = weight * smooth(step.targets, smoothing) + (1 - weight) * smooth(targets, smoothing)
-        return cross_entropy(weight * step.logits + (1 - weight) * logits, blended, step.class_weights)
+        logits = weight * step.logits + (1 - weight) * logits
+        return row_losses(logits, blended, class_weights=step.class_weights)
     logits = mixed_logits(step, partner, weight, level=_LEVELS[at])
     targets = mix(smooth(step.targets, smoothing), partner, weight)
-    return cross_entropy(logits, targets, step.class_weights)
+    return row_losses(logits, targets, class_weights=step.class_weights)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from calmix.dynamics import batch_partners, cosine, head_cosine, residual, saliency_map
+from calmix.mixing import fused
 from calmix.mixing.step import Step
 
 __all__ = ["Pairing", "Similarity", "across", "by_saliency", "head_gradient", "reversed_batch", "shuffled", "sides"]
@@ -59,15 +60,20 @@ def across(step: Step, side: Tensor) -> Tensor:
     return (torch.where(alone, here, partner) + step.offsets[:, None]).flatten()
 
 
-def by_saliency(step: Step, side: Tensor, similarity: Similarity = "auto") -> tuple[Tensor, Tensor]:
-    """Return the most similar and the most dissimilar row of the other side for each row (Park & Caragea 2022)."""
-    if similarity == "logits" or (similarity == "auto" and step.targets.shape[-1] > 2):
-        alike = cosine(saliency_map(step.logits, step.targets))
-    elif step.has_choices:
-        alike = cosine(head_gradient(step))
-    else:
-        alike = head_cosine(residual(step.logits, step.targets), step.hidden)
-    return batch_partners(alike, side, step.runs)
+def by_saliency(step: Step, side: Tensor, similarity: Similarity = "auto") -> Tensor:
+    """Return the most similar and the most dissimilar row of the other side for each row (Park & Caragea 2022).
+
+    Both as one tensor, [2, rows].
+    """
+    logits, targets = step.logits, step.targets
+    by_logits = similarity == "logits" or (similarity == "auto" and targets.shape[-1] > 2)
+    if step.has_choices and not by_logits:
+        return torch.stack(batch_partners(cosine(head_gradient(step)), side, step.runs))
+    hidden = None if by_logits else step.hidden
+    if fused.serves_partners(logits, targets, step.runs, hidden):
+        return fused.partners(logits, targets, side, step.runs, hidden)
+    alike = cosine(saliency_map(logits, targets)) if hidden is None else head_cosine(residual(logits, targets), hidden)
+    return torch.stack(batch_partners(alike, side, step.runs))
 
 
 def head_gradient(step: Step) -> Tensor:

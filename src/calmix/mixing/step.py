@@ -1,9 +1,10 @@
 """One batch on its way through: what a term of the loss may look at."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,20 @@ from calmix.models import Anatomy, Edit, Site, anatomy, head_input, pooled, rewr
 
 __all__ = ["Signal", "Step", "fill_tokens"]
 
+T = TypeVar("T")
+
 Signal = Tensor | Callable[["Step"], Tensor]
 """What is known about each sample of the training set, first axis the samples; or what finds it out for a step."""
+
+
+class Beside(Protocol):
+    """Where work can be done beside what follows it: other streams of a captured step."""
+
+    def forked(self, *reads: Tensor, lane: str) -> AbstractContextManager[None]:
+        """Do what is inside beside what follows, on a lane; `reads` are the tensors from outside that it looks at."""
+
+    def join(self, lane: str) -> None:
+        """Wait for what was done on a lane."""
 
 
 @dataclass(eq=False)
@@ -44,6 +57,8 @@ class Step:
     runs: int = 1
     """How many runs, with other seeds, share the step: their rows follow each other, equally many of each, and
     nobody is paired across them."""
+    beside: Beside | None = None
+    """Where `ahead` has its work done; None: in line."""
     _read: list[Tensor] = field(default_factory=list, init=False)
     _noted: tuple[Tensor, Tensor] | None = field(default=None, init=False)
 
@@ -118,6 +133,25 @@ class Step:
         assert self.rows is not None
         known = self.signals[name]
         return known[self.rows] if isinstance(known, Tensor) else known(self)
+
+    def ahead(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Return what gives the outcome of `work`, which is done beside a forward that is made before it is asked for.
+
+        At small batches a step is as long as its chain of kernels, and whom to mix with, and how much, is often known
+        before anything has been computed. `work` may draw and look at labels, rows and signals, not at a forward.
+        """
+        beside = self.beside
+        if beside is None:
+            done = work()
+            return lambda: done
+        with beside.forked(self.targets, *(() if self.rows is None else (self.rows,)), lane="ahead"):
+            done = work()
+
+        def joined() -> T:
+            beside.join("ahead")
+            return done
+
+        return joined
 
     def forward(self, inputs: dict[str, Tensor], *, exchange: bool = True) -> Tensor:
         """Return the logits of these inputs, in float32.

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from calmix.mixing.checking import check_range
 from calmix.mixing.levels import Level, Mask, Padding, mixed_logits
-from calmix.mixing.pairing import Pairing, shuffled
+from calmix.mixing.losses import Mixes, row_losses, step_losses
+from calmix.mixing.pairing import Pairing, reversed_batch, shuffled
 from calmix.mixing.step import Step
-from calmix.mixing.targets import cross_entropy, mix, smooth
+from calmix.mixing.targets import mix, smooth
 
 __all__ = ["Term", "clean", "mixed", "negative_entropy", "total"]
 
@@ -22,7 +23,7 @@ def clean(*, smoothing: float = 0.0) -> Term:
     check_range("smoothing", smoothing, high=1)
 
     def term(step: Step) -> Tensor:
-        return cross_entropy(step.logits, smooth(step.targets, smoothing), step.class_weights)
+        return step_losses(step, smoothing=smoothing)
 
     return term
 
@@ -50,20 +51,30 @@ def mixed(
     check_range("share", share, high=1)
     check_range("entropy", entropy)
 
-    def term(step: Step) -> Tensor:
-        partner = pairing(step)
+    def drawn(step: Step) -> tuple[Tensor, Tensor | None, Tensor]:
+        partner, unmixed = pairing(step), None
         if share < 1:
             # Mixed with itself, whatever λ is, a text stays as it is, and so does its mask.
             unmixed = ~step.drawn(share)
             partner = torch.where(unmixed, torch.arange(len(step), device=step.device), partner)
-        weight = step.beta(alpha, per_sample=per_sample)
+        return partner, unmixed, step.beta(alpha, per_sample=per_sample)
+
+    def term(step: Step) -> Tensor:
         where = level(step) if callable(level) else level
-        logits = mixed_logits(step, partner, weight, level=where, padding=padding, mask=mask)
-        if share < 1:
-            step.note(logits, unmixed)
+        if where == "head" and pairing in (shuffled, reversed_batch):
+            draws = step.ahead(lambda: drawn(step))
+            assert step.logits is not None  # what will be mixed is made meanwhile
+            partner, unmixed, weight = draws()
+        else:
+            partner, unmixed, weight = drawn(step)
+        if where == "head" and unmixed is None and not (hard or entropy):
+            return step_losses(step, Mixes(partner, weight, smoothing=smoothing), clean=0)
         of_own = (weight >= 0.5).to(weight.dtype) if hard else weight
-        targets = mix(smooth(step.targets, smoothing), partner, of_own)
-        losses = cross_entropy(logits, targets, step.class_weights)
+        targets = step.ahead(lambda: mix(smooth(step.targets, smoothing), partner, of_own))
+        logits = mixed_logits(step, partner, weight, level=where, padding=padding, mask=mask)
+        if unmixed is not None:
+            step.note(logits, unmixed)
+        losses = row_losses(logits, targets(), class_weights=step.class_weights)
         return losses + entropy * _negative_entropy(logits) if entropy else losses
 
     return term

@@ -12,6 +12,7 @@ from transformers.tokenization_utils_base import PaddingStrategy, TruncationStra
 
 from calmix.data import Examples
 from calmix.errors import InputError
+from calmix.kernels import usable
 
 __all__ = ["Packed", "counts_from_padding", "encode", "usable_length"]
 
@@ -19,6 +20,8 @@ _CHUNK = 8192
 # Padded tokens in a batch without gradients: a GPU wants to be filled, while what a processor computes should stay in
 # its cache.
 _TOKENS_ON_CPU, _TOKENS = 1024, 16_384
+# So many places of a sequence are written by one program of the kernel.
+_PLACES = 128
 _NONE: NDArray[np.int32] = np.empty(0, np.int32)
 
 # RoBERTa and its kin count positions from pad_token_id + 1: two of their position embeddings are never a token's.
@@ -82,19 +85,56 @@ class Packed:
 
     def batch(self, rows: Tensor, *, width: int, choices: int | None = None) -> dict[str, Tensor]:
         """Return the padded inputs of `rows`: [rows, width], or [rows, choices, width]."""
-        sequences = self.first[rows]
-        if choices is not None:
-            sequences = sequences[:, None] + torch.arange(choices, device=rows.device)
-        positions = torch.arange(width, device=rows.device)
-        mask = positions < self.lengths[sequences][..., None]
-        where = (self.starts[sequences][..., None] + positions).clamp_(max=len(self.ids) - 1)
-        inputs = {
-            "input_ids": torch.where(mask, self.ids[where], self.pad_id).long(),
-            "attention_mask": mask.long(),
-        }
-        if self.types is not None:
-            inputs["token_type_ids"] = torch.where(mask, self.types[where], 0).long()
-        return inputs
+        if self.ids.is_cuda and usable(agrees_with_torch, self.ids.device):
+            return _by_kernel(self, rows, width, choices)
+        return _by_torch(self, rows, width, choices)
+
+
+def _by_torch(packed: Packed, rows: Tensor, width: int, choices: int | None) -> dict[str, Tensor]:
+    sequences = packed.first[rows]
+    if choices is not None:
+        sequences = sequences[:, None] + torch.arange(choices, device=rows.device)
+    positions = torch.arange(width, device=rows.device)
+    mask = positions < packed.lengths[sequences][..., None]
+    where = (packed.starts[sequences][..., None] + positions).clamp_(max=len(packed.ids) - 1)
+    inputs = {
+        "input_ids": torch.where(mask, packed.ids[where], packed.pad_id).long(),
+        "attention_mask": mask.long(),
+    }
+    if packed.types is not None:
+        inputs["token_type_ids"] = torch.where(mask, packed.types[where], 0).long()
+    return inputs
+
+
+def _by_kernel(packed: Packed, rows: Tensor, width: int, choices: int | None) -> dict[str, Tensor]:
+    from calmix.kernels.padding import pad
+
+    shape = (len(rows), width) if choices is None else (len(rows), choices, width)
+    names = ("input_ids", "attention_mask", "token_type_ids")[: 2 if packed.types is None else 3]
+    inputs = {name: torch.empty(shape, dtype=torch.int64, device=rows.device) for name in names}
+    pack = (packed.first, packed.starts, packed.lengths, packed.ids, packed.types)
+    out = (inputs["input_ids"], inputs["attention_mask"], inputs.get("token_type_ids"))
+    grid = (len(rows) * (choices or 1), -(-width // _PLACES))
+    with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
+        pad[grid](rows.contiguous(), *pack, *out, packed.pad_id, width, choices or 1, BLOCK=_PLACES)
+    return inputs
+
+
+def agrees_with_torch(device: torch.device) -> bool:
+    """Return whether batches of a few sequences, the last one short, and of choices are the same both ways."""
+    lengths = torch.tensor([3, 140, 1, 2], device=device)
+    ids = torch.arange(5, 151, dtype=torch.int32, device=device)
+    starts, first = lengths.cumsum(0) - lengths, torch.arange(4, device=device)
+    host = np.array([3, 140, 1, 2])
+    plain = Packed(ids, None, starts, lengths, first, host, None, pad_id=1, limit=140, truncated=0)
+    typed = replace(plain, types=(ids % 2).to(torch.int8), first=2 * first[:2], counts=np.array([2, 2]))
+    asked = [(plain, torch.tensor([3, 0, 1, 1], device=device), None), (typed, first[:2].flip(0), 2)]
+    for packed, rows, choices in asked:
+        for width in (4, 144):
+            ours, torchs = (cut(packed, rows, width, choices) for cut in (_by_kernel, _by_torch))
+            if ours.keys() != torchs.keys() or not all(torch.equal(ours[name], torchs[name]) for name in torchs):
+                return False
+    return True
 
 
 def usable_length(tokenizer: Any, config: Any, max_length: int | None) -> int:

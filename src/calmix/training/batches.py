@@ -10,10 +10,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calmix.data import Examples
+from calmix.kernels import usable
 from calmix.mixing import Pool, Recipe
 from calmix.models import Augment, Packed, Pixels
 
 __all__ = ["Part", "TrainingSet", "epoch_steps", "epoch_steps_together", "seed_for", "training_set"]
+
+# So many numbers are written by one program of the kernel.
+_BLOCK = 256
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +74,30 @@ class TrainingSet:
             return self.targets[rows]
         classes = self.classes if choices is None else choices
         assert classes is not None
-        # Not `one_hot`, which has no row for a sample without a label: it has no mass at all.
-        return (self.labels[rows][:, None] == torch.arange(classes, device=rows.device)).float()
+        # On a GPU in one kernel, as a captured step is as long as its chain of kernels.
+        by_kernel = rows.is_cuda and usable(agrees_with_torch, rows.device)
+        return (_marked_by_kernel if by_kernel else _marked)(self.labels, rows, classes)
+
+
+def _marked(labels: Tensor, rows: Tensor, classes: int) -> Tensor:
+    # Not `one_hot`, which has no row for a sample without a label: it has no mass at all.
+    return (labels[rows][:, None] == torch.arange(classes, device=rows.device)).float()
+
+
+def _marked_by_kernel(labels: Tensor, rows: Tensor, classes: int) -> Tensor:
+    from calmix.kernels.marking import mark
+
+    out = torch.empty(len(rows), classes, device=rows.device)
+    with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
+        mark[(-(-out.numel() // _BLOCK),)](labels, rows.contiguous(), out, out.numel(), classes, BLOCK=_BLOCK)
+    return out
+
+
+def agrees_with_torch(device: torch.device) -> bool:
+    """Return whether some rows, one of them without a label, are marked the same way."""
+    labels = torch.tensor([2, -1, 0, 1], device=device)
+    rows = torch.tensor([3, 0, 1, 0, 2], device=device)
+    return all(torch.equal(_marked_by_kernel(labels, rows, k), _marked(labels, rows, k)) for k in (3, 100))
 
 
 def training_set(

@@ -1,4 +1,4 @@
-"""Work that a captured step does beside its critical path: forked to a second stream, joined before the update."""
+"""Work that a captured step does beside its critical path: forked to other streams, joined before the update."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,37 +10,47 @@ __all__ = ["Branch", "capturing"]
 
 
 class Branch:
-    """A second stream of a graph that is being captured.
+    """Further streams of a graph that is being captured.
 
     In a replayed graph, kernels that do not wait for each other run at the same time, and at small batches each
     fills only a corner of the GPU. Outside of a capture everything runs in line.
+
+    Args:
+        streams: for short pieces of work, which take turns. What is done on a lane of its own, one after the other,
+            has a stream of its own.
     """
 
-    def __init__(self) -> None:
-        self.stream: torch.cuda.Stream | None = None
-        self.forks = 0
+    def __init__(self, streams: int = 1) -> None:
+        self.count = streams
+        self.streams: dict[str | int, torch.cuda.Stream] = {}
+        self.open: dict[str | int, None] = {}
+        self.turns = 0
 
     @contextmanager
-    def forked(self, *reads: Tensor) -> Iterator[None]:
+    def forked(self, *reads: Tensor, lane: str | None = None) -> Iterator[None]:
         """Run what is inside beside what follows; `reads` are the tensors from outside that it looks at."""
         if not capturing():
             yield
             return
-        if self.stream is None:
-            self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self.stream.wait_stream(torch.cuda.current_stream())
+        at: str | int = self.turns % self.count if lane is None else lane
+        self.turns += lane is None
+        if at not in self.streams:
+            self.streams[at] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = self.streams[at]
+        stream.wait_stream(torch.cuda.current_stream())
         for tensor in reads:
             # Freed while this branch may still read it, its memory must not be given to another tensor.
-            tensor.record_stream(self.stream)
-        with torch.cuda.stream(self.stream):
+            tensor.record_stream(stream)
+        with torch.cuda.stream(stream):
             yield
-        self.forks += 1
+        self.open[at] = None
 
-    def join(self) -> None:
-        """Wait for all that was forked."""
-        if self.forks and self.stream is not None:
-            torch.cuda.current_stream().wait_stream(self.stream)
-        self.forks = 0
+    def join(self, lane: str | None = None) -> None:
+        """Wait for all that was forked, or for what was on a lane."""
+        for at in list(self.open) if lane is None else [lane]:
+            if at in self.open:
+                torch.cuda.current_stream().wait_stream(self.streams[at])
+                del self.open[at]
 
 
 def capturing() -> bool:

@@ -1,6 +1,7 @@
 """How a step calls linear layers, normalisations and embeddings: for several models at once, or beside the backward."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,10 @@ from torch.overrides import TorchFunctionMode
 
 from calmix.training.branching import Branch
 
-__all__ = ["Calls", "keep_ones"]
+__all__ = ["Calls", "keep_ones", "rows_of"]
+
+Home = Callable[[Tensor], Tensor]
+"""Weight → where its gradient is to be written."""
 
 # Rows of a table of embeddings whose gradient is cheaper as a product with who looked up what: positions and kinds of
 # text, where many tokens look up the same few rows and would be added one after the other.
@@ -29,9 +33,15 @@ class Calls(TorchFunctionMode):
     made of others, whose gradients would be made of its own.
     """
 
-    def __init__(self, sequences: int, branch: Branch | None, uses: Counter[int]) -> None:
+    def __init__(
+        self,
+        sequences: int,
+        branch: Branch | None,
+        uses: Counter[int],
+        home: Home = torch.empty_like,
+    ) -> None:
         super().__init__()
-        self.sequences, self.branch, self.uses = sequences, branch, uses
+        self.sequences, self.branch, self.uses, self.home = sequences, branch, uses, home
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Return what the function would return for each model's own rows."""
@@ -51,7 +61,7 @@ class Calls(TorchFunctionMode):
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if (branch := self._used(weight, bias)) is not None:
-            made: Tensor = _Linear.apply(input, weight, bias, branch)  # type: ignore[no-untyped-call]
+            made: Tensor = _Linear.apply(input, weight, bias, branch, self.home)  # type: ignore[no-untyped-call]
             return made
         return _linear(input, weight, bias)
 
@@ -87,20 +97,21 @@ class Calls(TorchFunctionMode):
         if few:
             made: Tensor = _Table.apply(ids, weight, padding_idx, branch)  # type: ignore[no-untyped-call]
             return made
-        found = _rows_of(weight, ids)
+        found = rows_of(weight, ids)
         if padding_idx is None:
             return found
         # The vector of padding is not learnt.
         return torch.where((ids == padding_idx)[..., None], found.detach(), found)
 
 
-def _rows_of(weight: Tensor, ids: Tensor) -> Tensor:
+def rows_of(weight: Tensor, ids: Tensor) -> Tensor:
     """Return the rows of a table, each model's of its own."""
+    # Not `functional.embedding`, which `Calls` would count as another use of a table that somebody else looks up.
     if weight.dim() == 2:
-        return functional.embedding(ids, weight)
+        return torch.embedding(weight, ids)
     offsets = torch.arange(len(weight), device=ids.device) * weight.shape[1]
     moved = (ids.reshape(len(weight), -1) + offsets[:, None]).view(ids.shape)
-    return functional.embedding(moved, weight.flatten(0, 1))
+    return torch.embedding(weight.flatten(0, 1), moved)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -143,21 +154,26 @@ _layer_norm_backward = torch.ops.aten.native_layer_norm_backward
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, branch: Branch) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.biased, ctx.branch = bias is not None, branch
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, branch: Branch, home: Home) -> Tensor:
+        ctx.save_for_backward(x, weight, bias)
+        ctx.branch, ctx.home = branch, home
         return _linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
-        x, weight = ctx.saved_tensors
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None, None]:
+        x, weight, bias = ctx.saved_tensors
         lead, (outputs, inputs) = weight.shape[:-2], weight.shape[-2:]
         gradient = upstream[0].reshape(*lead, -1, outputs)
         with ctx.branch.forked(gradient, x):
-            for_weight = gradient.transpose(-1, -2) @ x.reshape(*lead, -1, inputs)
-            for_bias = _summed(gradient) if ctx.biased else None
+            product = torch.bmm if lead else torch.mm
+            for_weight = product(gradient.transpose(-1, -2), x.reshape(*lead, -1, inputs), out=ctx.home(weight))
+            for_bias = (
+                None
+                if bias is None
+                else torch.matmul(_ones(gradient), gradient, out=ctx.home(bias).unsqueeze(-2)).squeeze(-2)
+            )
         for_x = (gradient @ weight).view(x.shape) if ctx.needs_input_grad[0] else None
-        return for_x, for_weight, for_bias, None
+        return for_x, for_weight, for_bias, None, None
 
 
 class _LayerNorm(torch.autograd.Function):
@@ -195,7 +211,7 @@ class _Table(torch.autograd.Function):
     def forward(ctx: Any, ids: Tensor, weight: Tensor, padding_idx: int | None, branch: Branch) -> Tensor:
         ctx.save_for_backward(ids)
         ctx.shape, ctx.padding, ctx.branch = weight.shape, padding_idx, branch
-        return _rows_of(weight, ids)
+        return rows_of(weight, ids)
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[None, Tensor, None, None]:

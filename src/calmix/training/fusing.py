@@ -1,16 +1,16 @@
 """AdamW's update of all weights by one kernel: moments, weights and their bf16 copies in a single pass."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from calmix.kernels import usable
 from calmix.training.branching import capturing
+from calmix.training.layout import lay_out, like, stretch_for
 
 __all__ = ["Fused"]
 
@@ -31,7 +31,8 @@ class Fused:
     Args:
         optimizers: AdamW, one for each run.
         owners: of each run, its weights by name.
-        copies: of the weights, in bf16; if there are several runs, theirs along a first axis.
+        copies: of the weights, in bf16, as `lay_out` makes them; if there are several runs, theirs along a first axis.
+            `gradients` is a stretch of memory like theirs: gradients that lie there already are not copied.
     """
 
     def __init__(
@@ -42,6 +43,8 @@ class Fused:
     ) -> None:
         self.optimizers, self.owners = optimizers, owners
         self.copies = {name: copy for name, copy in copies.items() if copy.requires_grad}
+        self.gradients = stretch_for(self.copies)
+        self.homes = {name: like(self.gradients, copy) for name, copy in self.copies.items()}
         self.tables: _Tables | None = None
         self.included: dict[tuple[str, ...], Tensor] = {}
 
@@ -55,30 +58,32 @@ class Fused:
             and len(weights) == len(learnt) * len(optimizers)
             and all(p.is_cuda and p.dtype == torch.float32 and p.is_contiguous() for p in weights)
             and all(p.numel() <= 2**31 for p in weights)  # places in a weight are 32 bits wide
-            and all(copy.dtype == torch.bfloat16 and copy.is_contiguous() for copy in learnt)
-            and _works(weights[0].device)
+            and all(copy.dtype == torch.bfloat16 for copy in learnt)
+            and all((copy if len(optimizers) == 1 else copy[0]).is_contiguous() for copy in learnt)
+            and usable(agrees_with_torch, weights[0].device)
         )
 
     @torch.no_grad()
-    def update(self, gradients: Mapping[str, Tensor], *, clip: float) -> Tensor:
-        """Update from gradients clipped to norm `clip`; return 1.0 for each run whose norm was not finite.
+    def update(self, gradients: Mapping[str, Tensor], *, clip: float, number: Tensor, bad: Tensor) -> None:
+        """Update from gradients clipped to norm `clip`.
 
-        Of such a run nothing is touched, without the host being asked. The first update must not be part of a capture.
+        Of a run whose norm is not finite nothing is touched, without the host being asked; in `bad`, unless it has gone
+        bad before, it gets the step's number instead of -1. The first update must not be part of a capture.
         """
         # Made with the first gradients, not before: a run that is resumed has its moments only then.
         tables = self.tables = self.tables or _tables(self.optimizers, self.owners, self.copies)
         kernels, included = _kernels(), self._included(tuple(gradients))
-        torch._foreach_copy_([tables.homes[name] for name in gradients], list(gradients.values()))
+        away = [name for name, found in gradients.items() if found.data_ptr() != self.homes[name].data_ptr()]
+        if away:
+            torch._foreach_copy_([self.homes[name] for name in away], [gradients[name] for name in away])
         count, weights = len(tables.blocks), len(tables.weights)
         programs, sizes = (-(-count // _TIMES),), {"BLOCK": _BLOCK, "TIMES": _TIMES}
-        lists = (tables.gradients, tables.blocks, tables.weights)
+        lists = (self.gradients, tables.blocks, tables.weights)
         kernels.squares[programs](*lists, included, tables.squares, count, **sizes)
         total = tables.squares.view(len(self.optimizers), -1).sum(1)
-        bad = torch.empty_like(total)
-        told = (tables.weights, tables.rates, included, total, tables.steps, tables.decided, bad)
+        told = (tables.weights, tables.rates, included, total, tables.steps, tables.decided, number, bad)
         kernels.decide[(-(-weights // _WEIGHTS),)](*told, clip, weights, BLOCK=_WEIGHTS)
         kernels.update[programs](*lists, tables.rates, tables.decided, tables.moved, tables.steps, count, **sizes)
-        return bad
 
     def _included(self, names: tuple[str, ...]) -> Tensor:
         """Return 1.0 for each weight of each run that has a gradient."""
@@ -98,10 +103,6 @@ class Fused:
 class _Tables:
     """Where everything lies that an update reads and writes. Weights are counted on from run to run."""
 
-    gradients: Tensor
-    """All of them end to end, each beginning at a multiple of 16."""
-    homes: dict[str, Tensor]
-    """The same by name, those of all runs together."""
     weights: Tensor
     """For each weight the addresses of it, both moments, its copy, its step and its learning rate; its size; where its
     gradient begins; its run; and whether all of these are multiples of 16 and may be read many numbers at a time."""
@@ -123,9 +124,6 @@ def _tables(
     optimizers: Sequence[torch.optim.Optimizer], owners: Sequence[Mapping[str, Tensor]], copies: Mapping[str, Tensor]
 ) -> _Tables:
     device = next(iter(copies.values())).device
-    sizes = [-(-copy.numel() // 16) * 16 for copy in copies.values()]
-    begins = dict(zip(copies, np.cumsum([0, *sizes]).tolist(), strict=False))
-    gradients = torch.zeros(sum(sizes), device=device, dtype=torch.bfloat16)
     weights: list[list[int]] = []
     rates, blocks, moved, steps = [], [], [], []
     for run, (optimizer, owned) in enumerate(zip(optimizers, owners, strict=True)):
@@ -139,13 +137,11 @@ def _tables(
             second = torch.nn.functional.pad(state["exp_avg_sq"].flatten(), (0, -weight.numel() % _BLOCK))
             moved.append(second.view(-1, _BLOCK).any(1))
             steps.append(state["step"])
-            numbers = [*(t.data_ptr() for t in held[:4]), weight.numel(), home := begins[name] + run * weight.numel()]
+            numbers = [*(t.data_ptr() for t in held[:4]), weight.numel(), home := int(own.storage_offset())]
             even = all(number % 16 == 0 for number in numbers)
             weights.append([*(t.data_ptr() for t in held), weight.numel(), home, run, even])
             rates.append([group["weight_decay"], *group["betas"], group["eps"]])
     return _Tables(
-        gradients=gradients,
-        homes={n: gradients[begins[n] : begins[n] + copy.numel()].view(copy.shape) for n, copy in copies.items()},
         weights=torch.tensor(weights, device=device),
         rates=torch.tensor(rates, device=device, dtype=torch.float64),
         blocks=torch.from_numpy(np.concatenate(blocks).astype(np.int32)).to(device),
@@ -167,23 +163,12 @@ def _state_of(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Any
 
 def _kernels() -> Any:
     """Return the module of kernels, which only there is use for, and Triton, where there is a GPU."""
-    from calmix.training import kernels
+    from calmix.kernels import updating
 
-    return kernels
-
-
-@cache
-def _works(device: torch.device) -> bool:
-    """Return whether the kernels can be compiled here, for which Triton wants a C compiler, and do what torch does."""
-    try:
-        with _kernels().quietly():
-            return _agrees_with_torch(device)
-    except Exception as error:  # whatever a compiler, or the lack of one, comes up with
-        logging.getLogger(__name__).info("Triton's kernels are not used: %s", error)
-        return False
+    return updating
 
 
-def _agrees_with_torch(device: torch.device) -> bool:
+def agrees_with_torch(device: torch.device) -> bool:
     """Return whether two updates of two small weights, one of them even, come to what AdamW comes to."""
     generator = torch.Generator(device).manual_seed(0)  # nobody else's draws are to be others for it
     shapes = {"even": (40, 64), "odd": (3,)}
@@ -194,11 +179,11 @@ def _agrees_with_torch(device: torch.device) -> bool:
         torch.optim.AdamW(owned.values(), lr=rate, weight_decay=0.1, capturable=device.type == "cuda")
         for owned in (mine, theirs)
     )
-    copies = {name: weight.to(torch.bfloat16).requires_grad_() for name, weight in begun.items()}
+    copies = {name: copy.requires_grad_() for name, copy in lay_out(begun, torch.bfloat16).items()}
     fused = Fused([ours], [mine], copies)
     for _ in range(2):
         drawn = {n: torch.randn(w.shape, generator=generator, device=device).bfloat16() for n, w in begun.items()}
-        fused.update(drawn, clip=1.0)
+        fused.update(drawn, clip=1.0, number=torch.zeros((), device=device), bad=torch.full((1,), -1.0, device=device))
         for name, weight in theirs.items():
             weight.grad = drawn[name].float()
         torch.nn.utils.clip_grad_norm_(theirs.values(), 1.0)

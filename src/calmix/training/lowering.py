@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -9,8 +10,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from calmix.training.branching import Branch
+from calmix.training.branching import Branch, capturing
 from calmix.training.calling import Calls, keep_ones
+from calmix.training.embeddings import Embeddings
+from calmix.training.layers import Layers, side_by_side
+from calmix.training.layout import lay_out, like
+from calmix.training.using import Use
 
 __all__ = ["Lowered"]
 
@@ -39,7 +44,6 @@ class Lowered:
         self.owners = [{n: p for n, p in model.named_parameters() if p.is_floating_point()} for model in models]
         self.weights = {name: _stacked([owned[name] for owned in self.owners]) for name in self.owners[0]}
         self.dtype = dtype
-        keep_ones(next(iter(self.weights.values())).device, dtype)
         # Batch norm uses its own weights, in float32, which its kernels take beside an input of lower precision: its
         # statistics are sums over many thousand pixels.
         own = {
@@ -48,21 +52,56 @@ class Lowered:
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and len(models) == 1
             for name, _ in module.named_parameters()
         }
-        self.copies = {
-            name: weight.detach().to(dtype, copy=True).requires_grad_(self.owners[0][name].requires_grad)
-            for name, weight in self.weights.items()
-            if name not in own
-        }
+        copied = {name: weight for name, weight in self.weights.items() if name not in own}
+        device = next(iter(self.weights.values())).device
+        served = Layers.serves(models[0], device, dtype)
+        self.copies = lay_out(copied, dtype, together=side_by_side(models[0]) if served else ())
+        for name, copy in self.copies.items():
+            copy.requires_grad_(self.owners[0][name].requires_grad)
+        keep_ones(device, dtype)
+        self.layers = Layers(models[0], self.copies) if served else None
+        begins = served and Embeddings.serves(models[0], device, dtype)
+        self.embeddings = Embeddings(models[0], self.copies) if begins else None
+        # Where gradients of the copies may be written as they lie, if anywhere.
+        self.stretch: Tensor | None = None
         # How often each was used in this step; and whether, as far as steps were made, none was ever used twice in one.
         self.uses: Counter[int] = Counter()
         self.once: bool | None = None
+        # How many gradients of each were written in this step: more than one, if a forward is differentiated again.
+        self.written: Counter[int] = Counter()
 
     def __call__(self, **inputs: Tensor) -> Any:
         """Return what the model returns, from the copies."""
-        calls = Calls(_sequences(inputs), self.branch if self.once else None, self.uses)
+        branch = self.branch if self.once else None
         lowered = {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in inputs.items()}
-        with calls, sdpa_kernel(_ATTENTION):
+        mask, around = inputs.get("attention_mask"), ExitStack()
+        if self.layers is not None and mask is not None and self.layers.fit(mask):
+            flat = mask.flatten(0, -2).long().contiguous()
+            seeds = torch.randint(2**63 - 1, (self.layers.sites + 1,), device=flat.device)
+            use = Use(len(self.models), flat, seeds, branch, self.uses, self.home)
+            around.enter_context(self.layers.used(use))
+            if self.embeddings is not None:
+                around.enter_context(self.embeddings.used(use, self.layers.sites))
+            # One of four axes is passed on as it is: nobody reads it, and none is made of it.
+            lowered["attention_mask"] = flat[:, None, None]
+        with around, Calls(_sequences(inputs), branch, self.uses, self.home), sdpa_kernel(_ATTENTION):
             return functional_call(self.models[0], self.copies, kwargs=lowered)
+
+    def length_for(self, width: int) -> int | None:
+        """Return the length that layers are compiled for to serve texts of a width; None if they do not."""
+        return None if self.layers is None else self.layers.length_for(width)
+
+    def home(self, copy: Tensor) -> Tensor:
+        """Return where the gradient of a copy is to be written: at home, if it is the only one of a captured step.
+
+        Nor where copies of several runs lie between others: torch would not take their gradients as they are, but make
+        copies of them, without waiting for what is computed beside.
+        """
+        self.written[copy.data_ptr()] += 1
+        first = self.written[copy.data_ptr()] == 1
+        if self.stretch is None or not (first and self.once and capturing() and copy.is_contiguous()):
+            return torch.empty_like(copy)
+        return like(self.stretch, copy)
 
     @torch.no_grad()
     def agrees(self, inputs: Mapping[str, Tensor]) -> bool:
@@ -104,13 +143,17 @@ class Lowered:
         given = {name: copy.grad for name, copy in self.copies.items() if copy.grad is not None}
         for name in given:
             self.copies[name].grad = None
+        for name, gradient in ({} if self.layers is None else self.layers.gradients()).items():
+            given[name] = given[name] + gradient if name in given else gradient
         for name, weight in self.owners[0].items() if len(self.models) == 1 else ():
             if name in self.copies and weight.grad is not None:
                 given[name] = given[name] + weight.grad if name in given else weight.grad
                 weight.grad = None
         # Once and for all: steps of different kinds take turns, and one is captured after any other.
-        self.once = self.once is not False and max(self.uses.values(), default=0) == 1
+        again = max(self.written.values(), default=0) > 1
+        self.once = self.once is not False and not again and max(self.uses.values(), default=0) == 1
         self.uses.clear()
+        self.written.clear()
         return given
 
     @torch.no_grad()

@@ -68,13 +68,16 @@ def sgd(parameters: Iterable[Tensor], *, lr: float, weight_decay: float, momentu
     return optimizer
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+def set_learning_rate(optimizers: Sequence[torch.optim.Optimizer], lr: float) -> None:
     """Set the learning rate of the next update, in place where it is a tensor."""
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(lr)
-        else:
-            group["lr"] = lr
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    rates = [group["lr"] for group in groups if isinstance(group["lr"], Tensor)]
+    for group in groups if not rates else ():
+        group["lr"] = lr
+    if rates:
+        # One kernel for the first and one for all others, not one for each.
+        rates[0].fill_(lr)
+        torch._foreach_copy_(rates[1:], [rates[0]] * (len(rates) - 1))
 
 
 def learning_rate(step: float, *, steps: int, peak: float, warmup: float, schedule: Schedule) -> float:

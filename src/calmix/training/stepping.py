@@ -15,6 +15,7 @@ from calmix.models import anatomy, reads_pixels
 from calmix.training.batches import Part, TrainingSet, seed_for
 from calmix.training.branching import Branch
 from calmix.training.capturing import Captures
+from calmix.training.compiling import compile_kernels
 from calmix.training.fusing import Fused
 from calmix.training.guiding import Guidance
 from calmix.training.launching import wrap
@@ -64,7 +65,8 @@ class Stepper:
         self.runs = len(self.optimizers)
         alone = _can_be_captured(model, accelerator)
         half = accelerator.mixed_precision == "bf16"
-        self.branch = Branch()
+        compile_kernels(model, device, half=half and alone)
+        self.branch = Branch(streams=3)
         self.lowered: Lowered | None = None
         if beside or (alone and half):
             dtype = torch.bfloat16 if half else torch.float32
@@ -72,6 +74,7 @@ class Stepper:
         self.fused: Fused | None = None
         if self.lowered is not None and Fused.serves(self.optimizers, self.lowered.copies):
             self.fused = Fused(self.optimizers, self.lowered.owners, self.lowered.copies)
+            self.lowered.stretch = self.fused.gradients
         self.wrapped: Any = self.lowered or shards or wrap(model, accelerator)
         self.generator = torch.Generator(device)
         # Summed over the whole epoch, in one order, however often it is read: a resumed run logs the same bits.
@@ -87,8 +90,7 @@ class Stepper:
         """Take the gradient of every part of a batch and update the weights once."""
         # The variant is drawn once a step for all, on the host: a captured step is chosen by it.
         variant = seed_for(self.seed, number, 2) % self.variants
-        for optimizer in self.optimizers:
-            set_learning_rate(optimizer, lr)
+        set_learning_rate(self.optimizers, lr)
         self.number.fill_(number)
         if self.lowered is not None and not self.begun:
             self.lowered.refresh()  # a run that is resumed has been given other weights since
@@ -101,8 +103,10 @@ class Stepper:
             self.data.stage(part)
             told = () if self.guidance is None else tuple(self.guidance.signals)
             shape = (len(part.rows), part.width, part.choices)
-            # Convolutions choose how they compute for each shape, which must not happen during a capture.
-            kind = (variant, told, shape if self.channels_last else None)
+            # Convolutions choose how they compute for each shape, and kernels are compiled for some lengths of text and
+            # numbers of classes: neither may happen during a capture.
+            length = None if self.lowered is None else self.lowered.length_for(part.width)
+            kind = (variant, told, shape if self.channels_last else part.choices, length)
 
             def whole(rows: Tensor) -> None:
                 self._gradient(rows, part, variant)
@@ -137,6 +141,7 @@ class Stepper:
             variant=variant,
             signals={} if self.guidance is None else self.guidance.signals,
             runs=self.runs,
+            beside=self.branch,
         )
         losses = self.recipe.loss(step)
         if losses.shape != rows.shape:
@@ -144,20 +149,21 @@ class Stepper:
                 f"the recipe's loss has shape {tuple(losses.shape)} for {len(rows)} rows: it must return one per row"
             )
         if self.guidance is not None and part.counts and step.observed is not None:
-            with self.branch.forked(*step.observed):
+            with self.branch.forked(*step.observed, lane="record"):
                 self.guidance.observe(step)
-        loss = losses.view(self.runs, -1).sum(1) * float(part.counts)
+        loss = losses.detach().view(self.runs, -1).sum(1)
         # Wrapped models average gradients over processes: scaled by their number, it is the sum. A loss that is
         # not finite may have a gradient that is: times NaN, it stops the update here and in every other process.
         # (0 · loss is NaN then. `torch.where` with two numbers would copy them to the device, and wait.)
-        scale = 0 * loss.detach() + self.accelerator.num_processes / part.batch
-        (loss * scale).sum().backward()
-        self.loss += loss.detach()
+        scale = 0 * loss + part.counts * self.accelerator.num_processes / part.batch
+        losses.backward(scale[:, None].expand(-1, step.size).reshape(-1))  # type: ignore[no-untyped-call]
+        if part.counts:
+            self.loss += loss
 
     def _update(self) -> None:
         self.branch.join()
         if self.lowered is not None and self.fused is not None:
-            self._note(self.fused.update(self.lowered.gradients(), clip=self.clip))
+            self.fused.update(self.lowered.gradients(), clip=self.clip, number=self.number, bad=self.bad)
             return
         if self.lowered is not None:
             self.lowered.hand_over()

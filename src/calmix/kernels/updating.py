@@ -1,17 +1,12 @@
-"""The kernels of a fused update, in Triton, which comes with torch where there is a GPU: imported there alone.
+"""The kernels of a fused update of all weights.
 
-What the columns of the tables are is said in `fusing`.
+What the columns of the tables are is said in `training.fusing`, which calls them.
 """
-
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import triton
 import triton.language as tl
 
-__all__ = ["decide", "quietly", "squares", "update"]
+__all__ = ["decide", "squares", "update"]
 
 _WEIGHT, _MEAN, _SQUARE, _COPY, _STEP, _RATE, _SIZE, _HOME, _RUN, _EVEN = map(tl.constexpr, range(10))
 _COLUMNS = tl.constexpr(10)
@@ -56,7 +51,7 @@ def _gradients(gradients, row, start, BLOCK: tl.constexpr, EVEN: tl.constexpr):
 
 
 @triton.jit(**_same)
-def decide(weights, rates, included, total, steps, decided, bad, clip, count, BLOCK: tl.constexpr):
+def decide(weights, rates, included, total, steps, decided, number, bad, clip, count, BLOCK: tl.constexpr):
     """Count a step of each weight, and write what its update is multiplied and divided by: nothing of a bad run's."""
     weight = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = weight < count
@@ -64,7 +59,9 @@ def decide(weights, rates, included, total, steps, decided, bad, clip, count, BL
     norm = tl.sqrt(tl.load(total + run, mask=there, other=0.0))
     # Neither NaN nor infinite.
     good = norm < float("inf")
-    tl.store(bad + run, tl.where(good, 0.0, 1.0), mask=there)
+    # The first step at which a run went bad: whoever of its weights is the first to write, all write the same.
+    before = tl.load(bad + run, mask=there, other=0.0)
+    tl.store(bad + run, tl.where(good | (before >= 0), before, tl.load(number)), mask=there)
     given = tl.load(included + weight, mask=there, other=0.0)
     step = tl.load(steps + weight, mask=there, other=0.0) + tl.where(good, given, 0.0)
     tl.store(steps + weight, step, mask=there)
@@ -127,18 +124,3 @@ def _update(gradients, row, given, found, moved, start, BLOCK: tl.constexpr, EVE
         tl.store(v_at + places, v, mask=there)
         tl.store(c_at + places, p.to(tl.bfloat16), mask=there)
         tl.store(moved, 1)
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Show nothing on stderr, of compilers that are called neither: what they lack is one line of the log."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with open(os.devnull, "wb") as nothing:
-            os.dup2(nothing.fileno(), 2)
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)

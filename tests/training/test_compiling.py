@@ -1,0 +1,45 @@
+"""Kernels are tried at the same time before the first step of a run asks for them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from calmix.dynamics import noting
+from calmix.models import encoding, load_for_training
+from calmix.training import batches, compiling, fusing, layers
+
+
+def asked_for(model: nn.Module, device: str, *, half: bool, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    asked: list[Any] = []
+    monkeypatch.setattr(compiling, "try_together", lambda checks, _device: asked.extend(checks))
+    compiling.compile_kernels(model, torch.device(device), half=half)
+    return asked
+
+
+@pytest.mark.parametrize(("kind", "more"), [("bert", 2), ("roberta", 1), ("distilbert", 0)])
+def test_those_that_a_model_can_use_are_tried(
+    kind: str, more: int, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = load_for_training(str(checkpoint(kind, heads=1)), label_names=tiny.LABELS)
+    asked = asked_for(model, "cuda", half=True, monkeypatch=monkeypatch)
+    assert {noting.agrees_with_torch, batches.agrees_with_torch, encoding.agrees_with_torch} < set(asked)
+    assert fusing.agrees_with_torch in asked
+    assert len(asked) == 4 + more
+    assert (layers.check_for(model) in asked) == (more > 0)
+
+
+def test_in_float32_the_weights_are_updated_by_torch(
+    checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = load_for_training(str(checkpoint("bert", heads=1)), label_names=tiny.LABELS)
+    assert len(asked_for(model, "cuda", half=False, monkeypatch=monkeypatch)) == 3
+
+
+def test_processors_have_none(checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = load_for_training(str(checkpoint("bert")), label_names=tiny.LABELS)
+    assert asked_for(model, "cpu", half=True, monkeypatch=monkeypatch) == []
