@@ -28,6 +28,45 @@ def test_draws_are_even_and_each_site_has_its_own() -> None:
     assert both == pytest.approx((1 - drop) ** 2, abs=0.04)
 
 
+@pytest.mark.parametrize("apart", [1, 384, 2**16])
+def test_draws_are_independent_of_those_of_other_places_and_seeds(apart: int) -> None:
+    from calmix.kernels import layers as kernels
+
+    size, drop = 512, 0.5
+    rows = 2 * 2**16 // size
+    drawn = {}
+    for name, seed in (("one", 5), ("next", 6), ("far", 5 + 2**62)):
+        ones, seeds = torch.ones(rows, size, device=DEVICE), torch.tensor([seed], device=DEVICE)
+        nothing, y, z = torch.zeros_like(ones), torch.empty_like(ones), torch.empty_like(ones)
+        about = torch.empty(2, rows, device=DEVICE)
+        given = (ones, nothing, nothing, ones, ones, seeds, y, z, about[0], about[1])
+        kernels.add_norm[rows, 1](*given, rows, 0, drop, 1e-5, N=size, PAD=size)
+        drawn[name] = (z.flatten() > 0).float().cpu() - 0.5
+    one, count = drawn["one"], rows * size // 2
+    near = 5 * 0.25 / count**0.5  # five standard deviations
+    assert abs(float((one[:count] * one[apart : apart + count]).mean())) < near
+    for other in (drawn["next"], drawn["far"]):
+        assert abs(float((one[:count] * other[:count]).mean())) < near
+        assert abs(float((one[:count] * other[apart : apart + count]).mean())) < near
+
+
+def test_gelu_is_torchs_wherever_it_is_asked_for() -> None:
+    from calmix.kernels import layers as kernels
+
+    x = torch.cat([torch.linspace(-12, 12, 4093), torch.tensor([0.0, 1e-20, -1e-20])]).to(DEVICE)
+    bias, y = torch.zeros_like(x), torch.empty_like(x)
+    sizes = {"N": len(x), "COLUMNS": 256, "ROWS": 4}
+    kernels.gelu[1, 16, 1](x, bias, y, 1, **sizes)
+    wanted = torch.nn.functional.gelu(x.double())
+    torch.testing.assert_close(y.double(), wanted, rtol=1e-6, atol=1e-6)
+    slope, parts = torch.empty_like(x), torch.empty_like(x)
+    kernels.gelu_back[1, 16, 1](torch.ones_like(x), x, bias, slope, parts, 1, **sizes)
+    twice = x.double().requires_grad_()
+    torch.nn.functional.gelu(twice).sum().backward()
+    torch.testing.assert_close(slope.double(), twice.grad, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(parts, slope)
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("blocks", [1, 70])
 def test_totals_add_up_what_blocks_of_rows_found(count: int, blocks: int) -> None:

@@ -268,7 +268,9 @@ def test_recipes_give_the_losses_and_gradients_of_torch(
         torch.testing.assert_close(found[1][name], wanted, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("agrees", [fused._losses_agree, fused._partners_agree, fused._head_partners_agree])
+@pytest.mark.parametrize(
+    "agrees", [fused._losses_agree, fused._partners_agree, *map(fused._head_partners_of, fused._READ)]
+)
 @pytest.mark.parametrize("columns", fused._COLUMNS)
 def test_kernels_are_tried_before_they_are_used_and_draw_nothing_of_anybodys(agrees: Any, columns: int) -> None:
     before = torch.get_rng_state()

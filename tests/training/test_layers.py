@@ -131,6 +131,29 @@ def test_texts_that_are_too_long_take_the_ordinary_way(
     assert lowered(**batch).logits.shape == (6, len(tiny.LABELS))
 
 
+@pytest.mark.parametrize("kind", ["square", "shares"])
+def test_masks_mean_what_they_mean_to_transformers(kind: str, checkpoint: Callable[..., Path]) -> None:
+    model, batch = network(checkpoint, "bert"), batch_for(checkpoint, "bert")
+    mask = batch["attention_mask"]
+    if kind == "square":  # each token of a text sees what is before it
+        order = torch.ones(16, 16, dtype=torch.bool, device=DEVICE).tril()
+        batch["attention_mask"] = mask[:, None, None].bool() & order
+    else:
+        batch["attention_mask"] = 0.5 * mask
+    found, wanted = Lowered([model], dtype=DTYPE)(**batch).logits, model(**batch).logits
+    torch.testing.assert_close(found.float(), wanted, **NEAR)
+
+
+def test_vectors_for_other_tokens_than_there_are_are_refused(checkpoint: Callable[..., Path]) -> None:
+    model, batch = network(checkpoint, "bert"), batch_for(checkpoint, "bert")
+    site = site_of_layer(anatomy(model), 1)
+    with (
+        rewriting(model, site, lambda x: x[:, :8]),
+        pytest.raises(ValueError, match=r"shape \(6, 8, \d+\) for tokens of \(6, 16\)"),
+    ):
+        Lowered([model], dtype=DTYPE)(**batch)
+
+
 def test_batches_are_no_larger_than_places_in_memory_can_be_counted(checkpoint: Callable[..., Path]) -> None:
     lowered = Lowered([network(checkpoint, "bert")], dtype=DTYPE)
     assert lowered.layers is not None

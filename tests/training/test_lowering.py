@@ -11,6 +11,7 @@ from torch import nn
 
 from calmix.models import encode, load_for_training
 from calmix.training import lowering
+from calmix.training.branching import Branch
 from calmix.training.layers import Layers
 from calmix.training.layout import stretch_for
 from calmix.training.lowering import Lowered
@@ -63,6 +64,24 @@ def test_a_penalty_on_the_weights_themselves_counts(checkpoint: Callable[..., Pa
         for name, gradient in found.items():
             torch.testing.assert_close(gradient, wanted[name])
         assert all(p.grad is None for p in model.parameters())
+
+
+def test_gradients_can_be_differentiated_themselves(checkpoint: Callable[..., Path]) -> None:
+    model, batch = network(checkpoint), inputs(checkpoint)
+    (wanted,) = torch.autograd.grad(model(**batch).logits.square().sum(), model.classifier.weight, create_graph=True)
+    wanted.square().sum().backward()
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    lowered = Lowered([model], dtype=torch.float32, branch=Branch())
+    for _ in range(2):  # gradients have a branch from the second step on
+        copy = lowered.copies["classifier.weight"]
+        (found,) = torch.autograd.grad(lowered(**batch).logits.square().sum(), copy, create_graph=True)
+        found.square().sum().backward()
+        torch.testing.assert_close(found, wanted)
+        given = lowered.gradients()
+        assert given.keys() == gradients.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(given[name], gradient)
 
 
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)

@@ -115,10 +115,17 @@ def test_a_run_gone_bad_does_not_touch_the_one_beside_it() -> None:
     assert not torch.equal(models[1].weight, before[1])
 
 
-def test_the_rate_is_set_for_every_group() -> None:
-    optimizer = adamw(nn.Linear(2, 1).parameters(), lr=0.1, weight_decay=0.0)
-    set_learning_rate([optimizer], 0.5)
-    assert [float(g["lr"]) for g in optimizer.param_groups] == [0.5, 0.5]
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_the_rate_is_set_for_every_group(groups: int) -> None:
+    weights = [nn.Parameter(torch.zeros(1)) for _ in range(groups)]
+    # On a GPU a rate is a tensor, which captured steps read.
+    rates = [torch.tensor(0.1) for _ in weights]
+    several = [torch.optim.SGD([{"params": [w], "lr": r}]) for w, r in zip(weights, rates, strict=True)]
+    plain = adamw(nn.Linear(2, 1).parameters(), lr=0.1, weight_decay=0.0)
+    set_learning_rate([plain, *several], 0.5)
+    assert [float(g["lr"]) for g in plain.param_groups] == [0.5, 0.5]
+    assert [float(rate) for rate in rates] == [0.5] * groups
+    assert all(one.param_groups[0]["lr"] is rate for one, rate in zip(several, rates, strict=True))
 
 
 def test_settings_come_back_as_plain_numbers() -> None:

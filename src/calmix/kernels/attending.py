@@ -30,7 +30,7 @@ def _weights(q, k, mask, text, row, width, scale, LENGTH: tl.constexpr):
     seen = tl.load(mask + text * width + row, mask=row < width, other=0) > 0
     scores = tl.where(seen[None, :], scores, float("-inf"))
     raised = tl.exp(scores - tl.max(scores, 1)[:, None])
-    return raised / tl.sum(raised, 1)[:, None]
+    return raised * (1 / tl.sum(raised, 1))[:, None]
 
 
 @triton.jit

@@ -6,7 +6,7 @@ Shapes are those of `layers`; tables are [runs, rows, numbers].
 import triton
 import triton.language as tl
 
-from calmix.kernels.layers import kept, normed, normed_back
+from calmix.kernels.layers import block_of, kept, normed, normed_back
 
 __all__ = ["collect", "embed", "embed_back"]
 
@@ -35,26 +35,22 @@ def embed(ids, types, words_at, kinds_at, positions_at, weight, shift, seeds, y,
     tl.store(y + places, kept(x, seeds, site, places, drop).to(kind), mask=known)
 
 
-@triton.jit(do_not_specialize=["tokens", "each", "site"])
-def embed_back(dy, z, mean, scale, weight, seeds, dz, parts, tokens, each, site, drop,
-               N: tl.constexpr, PAD: tl.constexpr):  # fmt: skip
+@triton.jit(do_not_specialize=["tokens", "site"])
+def embed_back(dy, z, mean, scale, weight, seeds, dz, parts, tokens, site, drop,
+               N: tl.constexpr, PAD: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
     """Write the gradient by z, and for each block of rows those by weight and shift."""
-    block, run, column = tl.program_id(0), tl.program_id(1), tl.arange(0, PAD)
+    run, column = tl.program_id(1), tl.arange(0, PAD)
+    row, places, there = block_of(run, column, tokens, N, ROWS)
     known = column < N
     kind = dz.dtype.element_ty
     w = tl.load(weight + run * N + column, mask=known, other=0.0).to(tl.float32)
-    by_weight, by_shift = tl.zeros((PAD,), tl.float32), tl.zeros((PAD,), tl.float32)
-    for row in range(run * tokens + block * each, run * tokens + tl.minimum(block * each + each, tokens)):
-        places = row * N + column
-        g = tl.load(dy + places, mask=known, other=0.0).to(tl.float32)
-        g = kept(g, seeds, site, places, drop).to(kind).to(tl.float32)
-        d, of_weight = normed_back(g, z, w, mean, scale, row, places, known, N)
-        tl.store(dz + places, d.to(kind), mask=known)
-        by_weight += of_weight
-        by_shift += g
-    at = parts + (run * tl.num_programs(0) + block) * N + column
-    tl.store(at, by_weight, mask=known)
-    tl.store(at + tl.num_programs(1) * tl.num_programs(0) * N, by_shift, mask=known)
+    g = tl.load(dy + places, mask=there, other=0.0).to(tl.float32)
+    g = kept(g, seeds, site, places, drop).to(kind).to(tl.float32)
+    d, by_weight = normed_back(g, z, w, mean, scale, row, places, there, N)
+    tl.store(dz + places, d.to(kind), mask=there)
+    at = parts + (run * tl.num_programs(0) + tl.program_id(0)) * N + column
+    tl.store(at, tl.sum(by_weight, 0), mask=known)
+    tl.store(at + tl.num_programs(1) * tl.num_programs(0) * N, tl.sum(g, 0), mask=known)
 
 
 @triton.jit(do_not_specialize=["count", "words", "padding"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,7 +39,7 @@ def serves_partners(logits: Tensor, targets: Tensor, runs: int = 1, hidden: Tens
     if hidden is None:
         return _serves(_partners_agree, logits, targets, runs)
     fits = hidden.dim() == 2 and len(hidden) == len(logits) and hidden.numel() // runs <= _MOST_FEATURES
-    return fits and hidden.dtype in _READ and _serves(_head_partners_agree, logits, targets, runs)
+    return fits and hidden.dtype in _READ and _serves(_head_partners_of(hidden.dtype), logits, targets, runs)
 
 
 def _serves(agrees: Agrees, logits: Tensor, targets: Tensor, runs: int) -> bool:
@@ -217,12 +217,18 @@ def _partners_agree(columns: int, device: torch.device) -> bool:
     return torch.equal(partners(logits, targets, sides, 2), torch.stack(theirs))
 
 
-def _head_partners_agree(columns: int, device: torch.device) -> bool:
+@cache
+def _head_partners_of(dtype: torch.dtype) -> Agrees:
+    """Return the check for what heads read in a precision, which has a kernel of its own; the same each time."""
+    return partial(_head_partners_agree, dtype)
+
+
+def _head_partners_agree(dtype: torch.dtype, columns: int, device: torch.device) -> bool:
     """Return whether the partners of two runs' rows by the head's gradient are those that torch finds."""
     logits, targets, generator = _batch(columns, device)
-    hidden = torch.randn(6, _FEATURES + 6, generator=generator, device=device)
+    hidden = torch.randn(6, _FEATURES + 6, generator=generator, device=device).to(dtype)
     sides = torch.tensor([0, 1, 1, 1, 0, 0], device=device)
-    theirs = batch_partners(head_cosine(residual(logits, targets), hidden), sides, 2)
+    theirs = batch_partners(head_cosine(residual(logits, targets), hidden.float()), sides, 2)
     return torch.equal(partners(logits, targets, sides, 2, hidden), torch.stack(theirs))
 
 

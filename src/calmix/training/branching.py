@@ -24,6 +24,7 @@ class Branch:
         self.count = streams
         self.streams: dict[str | int, torch.cuda.Stream] = {}
         self.open: dict[str | int, None] = {}
+        self.held: list[Tensor] = []
         self.turns = 0
 
     @contextmanager
@@ -38,8 +39,10 @@ class Branch:
             self.streams[at] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream = self.streams[at]
         stream.wait_stream(torch.cuda.current_stream())
+        # Held until all is joined: autograd adds to a gradient in place if nobody else has it, whoever is still reading
+        # it beside. And if it is freed all the same, its memory must not be given to another tensor.
+        self.held.extend(reads)
         for tensor in reads:
-            # Freed while this branch may still read it, its memory must not be given to another tensor.
             tensor.record_stream(stream)
         with torch.cuda.stream(stream):
             yield
@@ -51,6 +54,8 @@ class Branch:
             if at in self.open:
                 torch.cuda.current_stream().wait_stream(self.streams[at])
                 del self.open[at]
+        if lane is None:
+            self.held.clear()
 
 
 def capturing() -> bool:

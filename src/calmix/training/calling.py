@@ -164,14 +164,16 @@ class _Linear(torch.autograd.Function):
         x, weight, bias = ctx.saved_tensors
         lead, (outputs, inputs) = weight.shape[:-2], weight.shape[-2:]
         gradient = upstream[0].reshape(*lead, -1, outputs)
+        # Who wants the gradient of a gradient gets a new one: torch cannot differentiate what is written to a place.
+        home: Any = (lambda _: None) if torch.is_grad_enabled() else ctx.home
         with ctx.branch.forked(gradient, x):
             product = torch.bmm if lead else torch.mm
-            for_weight = product(gradient.transpose(-1, -2), x.reshape(*lead, -1, inputs), out=ctx.home(weight))
-            for_bias = (
-                None
-                if bias is None
-                else torch.matmul(_ones(gradient), gradient, out=ctx.home(bias).unsqueeze(-2)).squeeze(-2)
-            )
+            for_weight = product(gradient.transpose(-1, -2), x.reshape(*lead, -1, inputs), out=home(weight))
+            for_bias = None
+            if bias is not None:
+                out = home(bias)
+                out = None if out is None else out.unsqueeze(-2)
+                for_bias = torch.matmul(_ones(gradient), gradient, out=out).squeeze(-2)
         for_x = (gradient @ weight).view(x.shape) if ctx.needs_input_grad[0] else None
         return for_x, for_weight, for_bias, None, None
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from calmix.kernels import Agrees, near, usable
 from calmix.models import anatomy
 from calmix.training.calling import rows_of
-from calmix.training.using import Use, padded
+from calmix.training.using import ROWS, WARP, Use, aligned, padded
 
 __all__ = ["Embeddings", "check_for"]
 
@@ -86,8 +86,8 @@ def _embedded(
 ) -> Tensor:
     words, *others = tables.weights
     use.uses.update(map(id, others if given is not None else tables.weights))
-    vectors = words if given is None else given.contiguous()
-    told = (ids.contiguous() if given is None else None, types.contiguous(), tables, use, dropped)
+    vectors = words if given is None else aligned(given)
+    told = (aligned(ids) if given is None else None, aligned(types), tables, use, dropped)
     found: Tensor = _Passes.apply(*told, vectors, *others)  # type: ignore[no-untyped-call]
     return found
 
@@ -129,7 +129,7 @@ class _Found:
         # Let go of: a tensor that nobody else holds is taken as it is, and what comes next must not write over it.
         out, self.out = self.use.home(self.table).zero_() if self.out is None else self.out, None
         given = (back, self.words, self.order, out, len(self.words), self.count, self.padding)
-        _kernels().collect[(len(self.words),)](*given, **padded(self.size, warp=128), ROWS=16)
+        _kernels().collect[(len(self.words),)](*given, **padded(self.size, rows=16, warp=2048))
         return out
 
 
@@ -167,8 +167,8 @@ class _Passes(torch.autograd.Function):
         z, mean, scale, kinds, positions, weight, shift = ctx.saved_tensors
         use, size = ctx.use, weight.shape[-1]
         by_z, parts = torch.empty_like(z), use.parts(2, size, use.blocks)
-        given = (upstream[0].contiguous(), z, mean, scale, weight, use.seeds, by_z, parts, use.tokens, use.each)
-        _kernels().embed_back[use.blocks, use.runs](*given, *ctx.dropped, **padded(size, warp=256))
+        given = (upstream[0].contiguous(), z, mean, scale, weight, use.seeds, by_z, parts, use.tokens)
+        _kernels().embed_back[use.blocks, use.runs](*given, *ctx.dropped, **padded(size, rows=ROWS, warp=WARP))
         with use.beside(parts):
             by_weight, by_shift = use.totals(parts, weight, shift)
         with use.beside(by_z, lane="words"):
@@ -225,6 +225,7 @@ def _check_of(size: int) -> Agrees:
     return partial(_agrees_with_torch, size)
 
 
+@torch.enable_grad()
 def _agrees_with_torch(size: int, device: torch.device) -> bool:
     """Return whether two runs' vectors are those that torch makes, and their gradients, where nothing is dropped."""
     generator = torch.Generator(device).manual_seed(0)  # nobody else's draws are to be others for it

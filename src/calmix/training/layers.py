@@ -16,7 +16,7 @@ from calmix.kernels import Agrees, near, usable
 from calmix.models import anatomy
 from calmix.training.branching import capturing
 from calmix.training.layout import joined
-from calmix.training.using import Use, padded
+from calmix.training.using import ROWS, WARP, Use, padded
 
 __all__ = ["Layers", "check_for", "side_by_side"]
 
@@ -181,6 +181,8 @@ def _shape_of(model: nn.Module) -> _Shape | None:
 
 
 def _forward(layer: _Layer, use: Use, hidden: Tensor, *_: Any, **__: Any) -> Tensor:
+    if hidden.shape[:-1] != use.mask.shape:
+        raise ValueError(f"a layer got vectors of shape {tuple(hidden.shape)} for tokens of {tuple(use.mask.shape)}")
     weights = [layer.weights[name] for name in _NAMES]
     use.uses.update(map(id, weights))
     found: Tensor = _Passes.apply(hidden, _Work(layer, use), *weights)  # type: ignore[no-untyped-call]
@@ -289,8 +291,10 @@ class _Work:
         by_z, by_a, use = torch.empty_like(z), torch.empty_like(z), self.use
         parts = use.parts(3, z.shape[-1], use.blocks)
         bias, *norm = _NORMED[which]
-        given = (by_y, z, mean, scale, self.weights[norm[0]], use.seeds, by_z, by_a, parts, use.tokens, use.each)
-        _layers().add_norm_back[use.blocks, use.runs](*given, *self._dropped(which), **padded(z.shape[-1], warp=256))
+        given = (by_y, z, mean, scale, self.weights[norm[0]], use.seeds, by_z, by_a, parts, use.tokens)
+        _layers().add_norm_back[use.blocks, use.runs](
+            *given, *self._dropped(which), **padded(z.shape[-1], rows=ROWS, warp=WARP)
+        )
         with use.beside(parts):
             names = (*norm, bias)
             found |= zip(names, use.totals(parts, *(self.weights[name] for name in names)), strict=True)
@@ -302,15 +306,14 @@ class _Work:
     def gelu(self, wide: Tensor) -> Tensor:
         """Return what the activation makes of it, its bias added."""
         y, bias = torch.empty_like(wide), self.weights["intermediate.dense.bias"]
-        _layers().gelu[self._tiles](wide, bias, y, self.use.tokens, self.use.each, **self._tile)
+        _layers().gelu[self._tiles](wide, bias, y, self.use.tokens, **self._tile)
         return y
 
     def gelu_back(self, by_y: Tensor, wide: Tensor, found: dict[str, Tensor]) -> Tensor:
         """Return the gradient by what the activation got; note that by the bias."""
         back, bias = torch.empty_like(wide), self.weights["intermediate.dense.bias"]
         parts = self.use.parts(1, wide.shape[-1], self.use.blocks)
-        given = (by_y, wide, bias, back, parts, self.use.tokens, self.use.each)
-        _layers().gelu_back[self._tiles](*given, **self._tile)
+        _layers().gelu_back[self._tiles](by_y, wide, bias, back, parts, self.use.tokens, **self._tile)
         with self.use.beside(parts):
             (found["intermediate.dense.bias"],) = self.use.totals(parts, bias)
         return back
@@ -321,7 +324,7 @@ class _Work:
 
     @property
     def _tile(self) -> dict[str, int]:
-        return {"N": self.layer.shape.inner, "COLUMNS": _COLUMNS, "num_warps": 1}
+        return {"N": self.layer.shape.inner, "COLUMNS": _COLUMNS, "ROWS": ROWS, "num_warps": 1}
 
 
 def _length(width: int) -> int:
@@ -360,6 +363,7 @@ def _check_of(shape: _Shape, length: int) -> Agrees:
     return partial(_agrees_with_torch, shape, length)
 
 
+@torch.enable_grad()
 def _agrees_with_torch(shape: _Shape, length: int, device: torch.device) -> bool:
     """Return whether two runs of a layer give what torch gives, and its gradients, where nothing is dropped."""
     generator = torch.Generator(device).manual_seed(0)  # nobody else's draws are to be others for it

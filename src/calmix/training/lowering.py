@@ -75,8 +75,10 @@ class Lowered:
         branch = self.branch if self.once else None
         lowered = {name: value.to(self.dtype) if value.is_floating_point() else value for name, value in inputs.items()}
         mask, around = inputs.get("attention_mask"), ExitStack()
-        if self.layers is not None and mask is not None and self.layers.fit(mask):
-            flat = mask.flatten(0, -2).long().contiguous()
+        # Another mask than one number for each token is for transformers alone to read.
+        plain = mask is not None and "input_ids" in inputs and mask.shape == inputs["input_ids"].shape
+        if self.layers is not None and mask is not None and plain and self.layers.fit(mask):
+            flat = (mask != 0).flatten(0, -2).long()
             seeds = torch.randint(2**63 - 1, (self.layers.sites + 1,), device=flat.device)
             use = Use(len(self.models), flat, seeds, branch, self.uses, self.home)
             around.enter_context(self.layers.used(use))

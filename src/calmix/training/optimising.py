@@ -70,13 +70,16 @@ def sgd(parameters: Iterable[Tensor], *, lr: float, weight_decay: float, momentu
 
 def set_learning_rate(optimizers: Sequence[torch.optim.Optimizer], lr: float) -> None:
     """Set the learning rate of the next update, in place where it is a tensor."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    rates = [group["lr"] for group in groups if isinstance(group["lr"], Tensor)]
-    for group in groups if not rates else ():
-        group["lr"] = lr
-    if rates:
-        # One kernel for the first and one for all others, not one for each.
-        rates[0].fill_(lr)
+    rates = []
+    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+        if isinstance(group["lr"], Tensor):
+            rates.append(group["lr"])
+        else:
+            group["lr"] = lr
+    # One kernel for the first and one for all others, not one for each.
+    for rate in rates[:1]:
+        rate.fill_(lr)
+    if len(rates) > 1:
         torch._foreach_copy_(rates[1:], [rates[0]] * (len(rates) - 1))
 
 

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from calmix.training.branching import Branch
 
-__all__ = ["Use", "padded"]
+__all__ = ["ROWS", "WARP", "Use", "aligned", "padded"]
 
-# Up to how many rows a program of a backward pass does two, and four, of them (more: eight): the fewer programs, the
-# fewer sums are left to add up, as long as the GPU is full of them. Measured on an H200.
-_FEW, _SOME = 2048, 8192
+# How many rows a program of a backward pass does at a time, and how many numbers of a row's norm a warp has: the more
+# rows, the fewer sums are left to add up; the more warps, the longer they wait for each other. The fastest of what was
+# tried on an H200 with 800, 4,000 and 8,000 rows.
+ROWS, WARP = 4, 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,15 +51,9 @@ class Use:
         return self.texts * self.width
 
     @property
-    def each(self) -> int:
-        """How many rows a program of a backward pass does."""
-        rows = self.runs * self.tokens
-        return 2 if rows <= _FEW else 4 if rows <= _SOME else 8
-
-    @property
     def blocks(self) -> int:
         """How many programs there are for the rows of a run."""
-        return -(-self.tokens // self.each)
+        return -(-self.tokens // ROWS)
 
     def grouped(self, x: Tensor) -> Tensor:
         """Return [tokens, numbers], or [runs, tokens, numbers]."""
@@ -86,13 +81,24 @@ class Use:
         return (torch.mm if out.dim() == 2 else torch.bmm)(back.transpose(-1, -2), x, out=out)
 
 
-def padded(size: int, *, warp: int = 512) -> dict[str, int]:
-    """Return what kernels that do a row at a time are compiled for: its size, a power of two, and how many warps.
+def aligned(x: Tensor) -> Tensor:
+    """Return a tensor that lies in one piece and begins where kernels take it to begin, moved if it must be.
 
-    A warp is to have about so many numbers.
+    Another beginning would take another kernel, which cannot be compiled while a step is captured.
+    """
+    x = x.contiguous()
+    return x if x.data_ptr() % 16 == 0 else x.clone()
+
+
+def padded(size: int, *, rows: int = 1, warp: int = 512) -> dict[str, int]:
+    """Return what kernels that do a row at a time, or several, are compiled for.
+
+    That is the size of a row, a power of two that it fits into, how many rows if several, and how many warps: each is
+    to have about so many numbers.
     """
     room = 1 << (size - 1).bit_length()
-    return {"N": size, "PAD": room, "num_warps": max(1, room // warp)}
+    several = {} if rows == 1 else {"ROWS": rows}
+    return {"N": size, "PAD": room, **several, "num_warps": min(16, max(1, rows * room // warp))}
 
 
 def _kernels() -> Any:
