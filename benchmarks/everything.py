@@ -10,7 +10,6 @@ those of the processor.
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -128,12 +127,6 @@ def of_limits(found: dict[str, Any]) -> Iterator[Ratio]:
         )
 
 
-def of_kernels(found: dict[str, Any]) -> Iterator[Ratio]:
-    """Time of whole runs, in both ways."""
-    ours, theirs = (statistics.median(run["seconds"] for run in found[way]) for way in ("kernels", "torch"))
-    yield "runs by kernels of our own, time", "the same by torch's", ours / theirs
-
-
 def of_study(found: dict[str, Any]) -> Iterator[Ratio]:
     """Time of a study of small runs."""
     yield f"a study of {found['runs']} runs, time", "its training loops", 1 + found["wall"]["beyond"]
@@ -154,7 +147,6 @@ BENCHMARKS = {
     "cpu": Benchmark(of_cpu, ["--rows", "128"], where=("cpu",)),
     "limits": Benchmark(of_limits, ["--warmup", "2", "--steps", "5", "--side", "512"]),
     "guided": Benchmark(of_guided, ["--rows", "200", "--epochs", "2", "--rounds", "1"]),
-    "by_kernels": Benchmark(of_kernels, ["--rows", "200", "--epochs", "1", "--seeds", "2"], where=("cuda",)),
     "seeds": Benchmark(
         of_seeds, ["--rows", "200", "--epochs", "1", "--seeds", "2", "--warmup", "5", "--steps", "5"], where=("cuda",)
     ),

@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="5,10")
     parser.add_argument("--warmup", type=int, default=150)
     parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps-only", action="store_true", help="no whole runs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     examples = read_examples(options.data)
@@ -54,8 +55,9 @@ def main() -> None:
     print(f"{device}, torch {torch.__version__}, {len(learn)} samples, {options.epochs} epochs", flush=True)
     found: dict[str, Any] = {"device": device, "torch": torch.__version__, "rows": len(learn), "epochs": options.epochs}
     found["steps"] = in_steps(learn, options)
-    with tempfile.TemporaryDirectory() as folder:
-        found |= in_runs(learn, dev, Path(folder), options)
+    if not options.steps_only:
+        with tempfile.TemporaryDirectory() as folder:
+            found |= in_runs(learn, dev, Path(folder), options)
     if options.json:
         options.json.write_text(json.dumps(found, indent=2), encoding="utf-8")
 

@@ -18,7 +18,6 @@ KEPT = {
     "images": "h200-images",
     "metrics": "cpu-metrics",
     "study": "cpu-study",
-    "by_kernels": "h200-by-kernels",
     "seeds": "h200-seeds",
     "commands": "h200-commands",
     "guided": "h200-guided",
