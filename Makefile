@@ -50,7 +50,8 @@ build/triton:
 
 test-kernels: $(VENV)/.dev build/triton
 	PYTHONPATH=build/triton $(BIN)/pytest -n 2 --dist loadfile tests/kernels tests/mixing/test_fused.py \
-	  tests/training/test_embeddings.py tests/training/test_fusing.py tests/training/test_layers.py
+	  tests/training/test_embeddings.py tests/training/test_fusing.py tests/training/test_layers.py \
+	  tests/training/test_one_layer.py
 
 audit:
 	$(PYTHON) -m venv $(VENV)-audit

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from kernel_device import DEVICE, DTYPE, ON_GPU, Nothing
+from kernel_device import DEVICE, DTYPE, ON_GPU
 from torch import Tensor, nn
 
-from calmix.kernels import tried
 from calmix.models import Site, anatomy, encode, load_for_training, rewriting, site_of_layer
 from calmix.training import embeddings, layers, lowering
 from calmix.training.branching import Branch
@@ -30,24 +29,6 @@ def _served(monkeypatch: pytest.MonkeyPatch) -> None:
     if not ON_GPU:
         monkeypatch.setattr(Layers, "serves", lambda model, *_: layers._shape_of(model) is not None)
         monkeypatch.setattr(Embeddings, "serves", lambda model, *_: embeddings._size_of(model) is not None)
-
-
-@pytest.mark.parametrize("shape", [(32, 64, 2), (48, 80, 3), (64, 48, 1)], ids=str)
-def test_layers_of_a_shape_are_tried_against_torch(shape: tuple[int, int, int]) -> None:
-    assert tried(layers._check_of(layers._Shape(*shape), 32), DEVICE)
-
-
-@pytest.mark.parametrize("length", [16, 64, 128])
-def test_so_are_all_lengths_of_text(length: int) -> None:
-    assert tried(layers._check_of(layers._Shape(32, 64, 2), length), DEVICE)
-
-
-@pytest.mark.parametrize("kernel", ["add_norm", "add_norm_back", "gelu", "gelu_back", "totals"])
-def test_kernels_that_do_nothing_are_found_out(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from calmix.kernels import layers as kernels
-
-    monkeypatch.setattr(kernels, kernel, Nothing())
-    assert not tried(layers._check_of(layers._Shape(32, 64, 2), 32), DEVICE)
 
 
 def network(checkpoint: Callable[..., Path], kind: str, seed: int = 0) -> nn.Module:
