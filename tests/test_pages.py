@@ -103,6 +103,23 @@ def test_the_page_about_distillation_runs_from_top_to_bottom(desk: dict[str, Any
     assert (Path("mixed-student") / "metrics.json").is_file()
 
 
+def test_the_page_about_scikit_learn_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    follow("sklearn", smaller={"epochs=10": "epochs=1"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_arguments_on_the_page_about_scikit_learn_are_those_there_are() -> None:
+    from calmix import TextClassifier
+
+    page = (DOCS / "sklearn.md").read_text(encoding="utf-8")
+    table = page.split("| argument | default |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, flags=re.MULTILINE)
+    written = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(written) == sorted(TextClassifier().get_params())
+
+
 def test_the_page_about_pages_runs_from_top_to_bottom(desk: dict[str, Any]) -> None:
     pytest.importorskip("matplotlib")
     follow("report", **desk)

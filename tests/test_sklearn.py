@@ -84,6 +84,32 @@ def test_class_weights_go_by_the_classes_names(estimator: TextClassifier) -> Non
         estimator.set_params(class_weights={"food": 5.0}).fit(TEXTS, y)
 
 
+@pytest.mark.parametrize(
+    ("classes", "weights"),
+    [
+        ([7, 8, 9], {7: 5.0, 8: 0}),
+        ([7, 8, 9], {np.int64(7): 5.0, "8": 0}),
+        ([7.0, 8.0, 9.0], {7: 5.0, 8.0: 0}),
+        (["a", "b", "c"], {"a": 5.0, "b": 0}),
+    ],
+)
+def test_class_weights_go_by_the_classes_themselves(
+    estimator: TextClassifier, classes: list[Any], weights: dict[Any, float]
+) -> None:
+    y = [classes[tiny.LABELS.index(label)] for label in LABELS]
+    probs = estimator.set_params(class_weights=weights, epochs=1).fit(TEXTS, y).predict_proba(TEXTS)
+    named = {str(classes[0]): 5.0, str(classes[1]): 0}
+    expected = clone(estimator).set_params(class_weights=named).fit(TEXTS, y).predict_proba(TEXTS)
+    np.testing.assert_array_equal(probs, expected)
+    assert estimator.get_params()["class_weights"] == weights
+
+
+def test_a_class_weight_of_no_class_is_told_whatever_kind_it_is(estimator: TextClassifier) -> None:
+    y = [tiny.LABELS.index(label) for label in LABELS]
+    with pytest.raises(InputError, match=r"class weights name '9', which is not a label \(they are 0, 1, 2\)"):
+        estimator.set_params(class_weights={9: 5.0, "food": 1.0}).fit(TEXTS, y)
+
+
 def test_pairs_are_rows_of_two(estimator: TextClassifier) -> None:
     others = tiny.texts(36, seed=1)[0]
     pairs = list(zip(TEXTS, others, strict=True))

@@ -29,8 +29,10 @@ __all__ = ["TextClassifier"]
 class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A calibrated text classifier for scikit-learn's tools, `cross_val_predict` and `GridSearchCV` among them.
 
-    The arguments are those of `calmix.train`. Part of the data given to `fit` is split off to choose the epoch
-    and the temperature by.
+    The arguments are some of those of `calmix.train`, with its defaults; `class_weights` goes by the classes as they
+    are in `y`. Part of the data given to `fit`, `dev_fraction` of it, is split off to choose the epoch and the
+    temperature by. A fitted one has `classes_`, the `calmix.Classifier` (`classifier_`) and the run's figures
+    (`metrics_`).
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         select: "Selection" = "nll-ts",
         patience: int = 0,
         dev_fraction: float = 0.1,
-        class_weights: str | Mapping[str, float] | None = None,
+        class_weights: str | Mapping[Any, float] | None = None,
         seed: int = 0,
     ) -> None:
         self.model = model
@@ -81,8 +83,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         examples = replace(
             Examples.from_texts(first, text_b=second), labels=positions.astype(np.int64), label_names=names
         )
+        settings = {**self.get_params(deep=False), "class_weights": _by_name(self.class_weights, self.classes_)}
         with tempfile.TemporaryDirectory(prefix="calmix-") as folder:
-            run = train(examples, out=Path(folder) / "run", **self.get_params(deep=False))
+            run = train(examples, out=Path(folder) / "run", **settings)
             self.classifier_ = load(run.model)
             self.metrics_ = run.metrics
         return self
@@ -103,6 +106,14 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string = True
         tags.input_tags.two_d_array = False
         return tags
+
+
+def _by_name(weights: Any, classes: NDArray[Any]) -> Any:
+    """Return class weights by the names that training knows classes by; what is no mapping as it is."""
+    if not isinstance(weights, Mapping):
+        return weights
+    names = {value: str(name) for value, name in zip(classes.tolist(), classes, strict=True)}
+    return {names.get(value, str(value)): weight for value, weight in weights.items()}
 
 
 def _labels(y: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
