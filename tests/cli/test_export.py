@@ -1,6 +1,8 @@
 """`calmix export`."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,37 @@ def test_a_run_is_exported_and_checked(calmix: Any, trained: Path, files: Any, p
     found = json.loads(ended.out)
     assert found["onnx"]["changed_predictions"] == 0
     assert (place / "onnx" / "model.onnx").is_file()
+
+
+@pytest.mark.usefixtures("place")
+def test_the_originals_figures_are_those_of_evaluate_and_a_note_names_what_the_graph_lacks(
+    calmix: Any, trained: Path, files: Any
+) -> None:
+    assert calmix("calibrate", trained, files["dev"], "--method", "isotonic", "--out", "corrected").code == 0
+    for model, lacks in ((trained, None), ("corrected", "isotonic")):
+        words = ("export", model, "--check", files["test"], "--out")
+        ended = calmix(*words, f"{lacks}-json", "--json")
+        found = json.loads(ended.out)
+        measured = json.loads(calmix("evaluate", model, files["test"], "--no-report", "--json").out)
+        expected = measured[str(files["test"])]
+        assert found["left_out"] == lacks
+        for figure in ("accuracy", "ece", "nll"):
+            assert found["original"]["figures"][figure] == pytest.approx(expected[figure], abs=1e-6)
+        ended = calmix(*words, f"{lacks}-onnx")
+        assert ended.err.count("is not in the graph") == (lacks is not None)
+        assert f"accuracy {expected['accuracy']:.1%} →" in ended.out
+
+
+def test_the_python_of_the_page_runs_with_a_sentence_cnn(calmix: Any, files: Any, place: Path) -> None:
+    words = ("--model", "sentence-cnn", "--epochs", 1, "--no-report", "--out", "run")
+    assert calmix("train", files["train"], *words).code == 0
+    assert calmix("export", "run", "--check", files["test"], "--out", "run-onnx").code == 0
+    page = blocks((DOCS / "export.md").read_text(encoding="utf-8"))
+    code = next(text for language, text in page if language == "python")
+    # On its own: this process knows the architecture, a user's does not.
+    code += "\nimport sys; assert 'calmix' not in sys.modules; print(labels)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == str(load("run").predict(["Where is my parcel?", "Great, thanks"])), done.stderr
 
 
 @pytest.mark.parametrize("words", [["nowhere"], ["RUN", "--check", "missing.csv"], ["CHOICES"]])

@@ -1,5 +1,6 @@
 """A classifier exported to ONNX gives the original's calibrated probabilities."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 import tiny
 import torch
 
+from calmix.calibration import Isotonic
 from calmix.errors import InputError
 from calmix.models import Beside, Classifier, Cooling, fold, head_of, label_names_of, load_trained
-from calmix.training import exporting
+from calmix.training import exporting, measure
 from calmix.training.exporting import export_onnx
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -56,11 +58,46 @@ def test_the_graph_holds_what_the_distance_from_the_training_data_does(
     plain = classifier(checkpoint("bert", choices=kind == "choices"))
     draw, width = torch.Generator().manual_seed(0), head_of(plain.model).in_features
     cooling = Cooling(0.3, torch.randn(2, width, generator=draw), torch.eye(width), (4.0, 0.2))
+    # More rows than a batch holds, so that the last is of another size.
     figures = export_onnx(
-        replace(plain, beside=Beside(cooling=cooling)), tiny.examples(12, kind=kind), out=tmp_path / "onnx"
+        replace(plain, beside=Beside(cooling=cooling)), tiny.examples(40, kind=kind), out=tmp_path / "onnx"
     )
     assert figures["onnx"]["largest_difference"] < 1e-4
+    assert figures["left_out"] is None
     assert not (tmp_path / "onnx" / "calmix.json").exists()
+
+
+@pytest.mark.slow
+def test_every_architecture_exports_with_it(architecture: str, checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    plain = classifier(checkpoint(architecture))
+    width = head_of(plain.model).in_features
+    cooling = Cooling(0.3, torch.eye(width)[:2], torch.eye(width), (4.0, 0.2))
+    figures = export_onnx(replace(plain, beside=Beside(cooling=cooling)), tiny.examples(40), out=tmp_path / "onnx")
+    assert figures["onnx"]["largest_difference"] < 1e-4
+
+
+def test_what_only_calmix_applies_is_named_and_counts_among_the_originals_figures(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    examples = tiny.examples(30)
+    plain = classifier(checkpoint("bert"))
+    corrected = replace(plain, beside=Beside(recalibrator=Isotonic.fit(plain.logits(examples), examples.labels)))
+    figures = export_onnx(corrected, examples, out=tmp_path / "onnx")
+    assert figures["left_out"] == "isotonic"
+    assert figures["original"]["figures"] == measure(corrected.probabilities(examples), examples.labels)
+    assert figures["onnx"]["figures"]["nll"] == pytest.approx(
+        measure(plain.probabilities(examples), examples.labels)["nll"], abs=1e-5
+    )
+    assert figures["original"]["figures"]["nll"] < figures["onnx"]["figures"]["nll"]
+    assert figures["onnx"]["largest_difference"] < 1e-5
+
+
+def test_the_names_of_the_labels_can_be_read_without_transformers(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    original = classifier(checkpoint("bert"))
+    export_onnx(original, tiny.examples(12), out=tmp_path / "onnx")
+    assert json.loads((tmp_path / "onnx" / "labels.json").read_text()) == list(original.label_names)
 
 
 @pytest.mark.slow

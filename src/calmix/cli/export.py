@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calmix.cli.showing import print_json
+from calmix.cli.showing import note, print_json
 
 __all__ = ["export"]
 
@@ -32,7 +32,7 @@ def export(
     int8: Annotated[bool, typer.Option("--int8", help="Also write quantised weights, and measure them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON on stdout, nothing else there.")] = False,
 ) -> None:
-    """Export a model to ONNX, calibration included, and check it against the original on real texts or images.
+    """Export a model to ONNX, its temperature included, and check it against the original on real texts or images.
 
     Example: `calmix export run --check test.csv --int8 --out run-onnx`
     """
@@ -78,4 +78,10 @@ def export(
                 print(
                     f"  accuracy {was['accuracy']:.1%} → {now['accuracy']:.1%}, ECE {was['ece']:.1%} → {now['ece']:.1%}"
                 )
+    if figures["left_out"] is not None:
+        left = ", accuracy and ECE on the left are with it" if "original" in figures else ""
+        note(
+            f"{figures['left_out']} is not in the graph, only calmix applies it: probabilities are compared without it"
+            f"{left}"
+        )
     print(f"model: {out}")

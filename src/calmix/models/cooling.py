@@ -107,7 +107,8 @@ def rewriting_logits(model: nn.Module, edit: Edit) -> Iterator[None]:
         def after(_module: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> Any:
             read = pooled(seen.pop(), inputs, getattr(model.config, "pad_token_id", None))
             with torch.autocast(read.device.type, enabled=False):
-                output.logits = edit(output.logits, read.view(len(output.logits), -1, read.shape[-1]))
+                # Not `len`, which writes the number of rows into an exported graph.
+                output.logits = edit(output.logits, read.view(output.logits.shape[0], -1, read.shape[-1]))
             return output
 
         handle = model.register_forward_hook(after, with_kwargs=True)

@@ -98,7 +98,7 @@ def pooled(features: Tensor, inputs: dict[str, Tensor], pad_token_id: int | None
     if features.dim() == 2:
         return features
     last = last_tokens(inputs["input_ids"], pad_token_id)
-    return features[torch.arange(len(last), device=last.device), last]
+    return features[torch.arange(last.shape[0], device=last.device), last]  # `len` would fix an exported graph's rows
 
 
 def last_tokens(ids: Tensor, pad_token_id: int | None) -> Tensor:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calmix.calibration import Temperature
-from calmix.data import Examples
+from calmix.data import Examples, write_json
 from calmix.errors import InputError
 from calmix.models import Classifier, Packed, Pixels, write_beside
 from calmix.models.cooling import cooled
@@ -47,13 +47,15 @@ def export_onnx(classifier: Classifier, examples: Examples, *, out: Path, int8: 
     The graph takes what the tokenizer gives, of any batch size and length (or pixels, of any batch size), and returns
     `logits` and `probabilities`, both calibrated. It is run on `examples` and refused if it differs from the original.
     `int8` adds `model-int8.onnx` with quantised weights: smaller, faster, and calibrated differently, so its
-    figures are measured as well wherever the examples are labelled.
+    figures are measured as well wherever the examples are labelled. A recalibrator beside the weights is not in the
+    graph (`left_out` names it): probabilities are compared without it, the original's figures are with it.
     """
     runtime = _runtime()
     packed = classifier.encode(examples)
     model = classifier.model.cpu().float()
     with claim_empty(out):
-        expected = np.asarray(Temperature(1.0)(classifier.logits(examples)))
+        logits = classifier.logits(examples)
+        expected = np.asarray(Temperature(1.0)(logits))
         batch = next(_batches(packed))[1]
         scratch = out / PART
         scratch.mkdir()
@@ -64,7 +66,7 @@ def export_onnx(classifier: Classifier, examples: Examples, *, out: Path, int8: 
             if int8:
                 files["int8"] = scratch / "model-int8.onnx"
                 _quantise(runtime, files["onnx"], files["int8"])
-            figures: dict[str, Any] = {"n": len(examples)}
+            figures: dict[str, Any] = {"n": len(examples), "left_out": _left_out(classifier)}
             for name, file in files.items():
                 probs = _run(runtime, file, packed, expected.shape[1])
                 figures[name] = _compare(probs, expected, examples, file.stat().st_size)
@@ -75,14 +77,22 @@ def export_onnx(classifier: Classifier, examples: Examples, *, out: Path, int8: 
                 )
             classifier.tokenizer.save_pretrained(scratch)
             model.config.save_pretrained(scratch)  # type: ignore[operator, union-attr]
+            if classifier.label_names:  # a config leaves out names that are transformers' own, LABEL_0 and LABEL_1
+                write_json(scratch / "labels.json", list(classifier.label_names))
             write_beside(scratch, replace(classifier.beside, cooling=None))
             for file in scratch.iterdir():
                 file.rename(out / file.name)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     if (examples.labels >= 0).all():
-        figures["original"] = {"figures": measure(expected, examples.labels)}
+        figures["original"] = {"figures": measure(classifier.beside.probabilities(logits), examples.labels)}
     return figures
+
+
+def _left_out(classifier: Classifier) -> str | None:
+    """Return the kind of the recalibrator that only calmix applies, if there is one."""
+    recalibrator = classifier.beside.recalibrator
+    return None if recalibrator is None else str(recalibrator.to_json()["kind"])
 
 
 def _export(model: nn.Module, batch: dict[str, Tensor], path: Path) -> None:
