@@ -1,5 +1,7 @@
 """The reliability diagram."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy.stats import binomtest
@@ -47,3 +49,16 @@ def test_bins_of_a_handful_of_rows_are_drawn_apart() -> None:
     _, line, apart = draw_reliability({"in": {"plain": curve}}).axes[0].get_lines()
     assert len(np.asarray(line.get_xdata())) == len(curve.rows) - few
     assert len(np.asarray(apart.get_xdata())) == few
+
+
+def test_the_legend_covers_no_curve_and_points_on_the_frame_are_whole() -> None:
+    probs = np.repeat([[0.05, 0.95], [0.45, 0.55]], 20, axis=0)
+    modest, sure = (prepare_reliability(p, np.ones(40, dtype=np.int64)) for p in (probs, probs[20:].repeat(2, axis=0)))
+    figure = draw_reliability({"in": {"plain": modest, "other": sure}, "out": {"plain": sure}})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of a layout that has no room
+        figure.draw_without_rendering()
+    for axes in figure.axes:
+        assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
+        assert figure.bbox.containsy(axes.get_legend().get_window_extent().y0)
+        assert not any(line.get_clip_on() for line in axes.get_lines()[1:])

@@ -53,6 +53,7 @@ def test_methods_are_bars_in_the_order_asked_for() -> None:
     assert len(figure.axes) == 2
     heights = [patch.get_height() for patch in figure.axes[1].patches]
     assert heights == pytest.approx([8.65, 8.05])
+    assert [axes.get_ylim()[0] for axes in figure.axes] == [0, 0]
     only = prepare_bars(ROWS, scaled=True, figures=("accuracy",)).to_pylist()
     assert [(r["method"], r["mean"], r["spread"]) for r in only] == [("mix 1", pytest.approx(0.1), None)]
     for wrong in ({"methods": ["nobody"]}, {"figures": ["luck"]}):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,7 +68,8 @@ def wilson(right: float, rows: int) -> tuple[float, float]:
 def draw_reliability(panels: Mapping[str, Mapping[str, ReliabilityCurve]]) -> "Figure":
     """Return a figure with one diagram per panel, each with its named curves."""
     with look():
-        figure = new_figure(4.6 * len(panels), 4.4)
+        lines = 1 + max(map(len, panels.values()), default=0)
+        figure = new_figure(4.6 * len(panels), 4.1 + 0.22 * lines)
         for place, (title, curves) in enumerate(panels.items(), start=1):
             _panel(figure.add_subplot(1, len(panels), place), title, curves)
     return figure
@@ -81,13 +82,17 @@ def _panel(axes: "Axes", title: str, curves: Mapping[str, ReliabilityCurve]) -> 
         x, y = curve.confidence[joined], curve.accuracy[joined]
         axes.fill_between(x, curve.low[joined], curve.high[joined], color=colour, alpha=0.15, linewidth=0)
         label = f"{literal(name)} (ECE {curve.ece:.1%})"
-        axes.plot(x, y, color=colour, marker=marker, markersize=5, label=label)
+        # Points at 0 and 1 are on the frame: whole, and above it. A layout fails at an unclipped line without points.
+        whole: dict[str, Any] = {"clip_on": False, "zorder": 3, "in_layout": False}
+        whole |= {"color": colour, "marker": marker, "markersize": 5}
+        axes.plot(x, y, label=label, **whole)
         few, rare = curve.confidence[~joined], curve.accuracy[~joined]
-        axes.plot(few, rare, color=colour, marker=marker, markersize=5, linestyle="none", alpha=0.3)
+        axes.plot(few, rare, linestyle="none", alpha=0.3, **whole)
     axes.set_title(literal(title), loc="left")
     axes.set_xlabel("confidence")
     axes.set_ylabel("accuracy")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
-    axes.legend(loc="upper left", frameon=False, fontsize=9)
+    # Below: curves may be in any corner.
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)

@@ -139,9 +139,6 @@ def draw_bars(table: pa.Table) -> "Figure":
                     color=f"C{turn % 10}", edgecolor="white", hatch="" if turn < 10 else "//", capsize=2,
                     label=literal(method),
                 )  # fmt: skip
-            if figure in ("accuracy", "macro_f1"):
-                shown = [_shown(figure, row["mean"]) for row in rows if row["figure"] == figure]
-                axes.set_ylim(max(0, math.floor(min(shown) / 10) * 10 - 10), None)
             axes.set_title(TITLES[figure], loc="left")
             axes.set_xticks(range(len(places)), [literal(place) for place in places])
             axes.spines[["top", "right"]].set_visible(False)

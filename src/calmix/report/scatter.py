@@ -49,7 +49,7 @@ def draw_scatter(table: pa.Table) -> "Figure":
             axes.scatter(
                 [row["confidence"] for row in here],
                 [row["accuracy"] for row in here],
-                color=colour, marker=marker, s=22, alpha=0.7, linewidths=0,
+                color=colour, marker=marker, s=22, alpha=0.7, linewidths=0, clip_on=False,
             )  # fmt: skip
             axes.set_title(literal(" · ".join(panel)), loc="left")
             axes.set_xlabel("confidence")
