@@ -6,8 +6,8 @@ import torch
 
 from calmix.calibration import checks
 from calmix.errors import InputError
-from calmix.metrics import brier, ece, nll
-from calmix.recalibration import Temperature
+from calmix.metrics import adaptive_ece, brier, classwise_ece, ece, nll, squared_ece
+from calmix.recalibration import Histogram, Temperature
 
 GOOD = np.array([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]])
 LABELS = np.array([0, 1, 1])
@@ -142,3 +142,26 @@ def test_soft_targets_that_point_nowhere_are_named():
         nll(GOOD, np.ones((3, 2)))
     with pytest.raises(InputError, match=r"labels\[0\] points at a choice"):
         Temperature.fit(np.array([[-np.inf, 0.0, 1.0]]), np.full((1, 3), 1 / 3))
+
+
+BINNED = [ece, adaptive_ece, classwise_ece, squared_ece, lambda p, y, bins: Histogram.fit(np.log(p), y, bins=bins)]
+
+
+@pytest.mark.parametrize("measure", BINNED)
+def test_bins_are_a_whole_number_however_it_is_written(measure):
+    assert (
+        measure(GOOD, LABELS, bins=10.0) == measure(GOOD, LABELS, bins=np.int32(10)) == measure(GOOD, LABELS, bins=10)
+    )
+
+
+@pytest.mark.parametrize("measure", BINNED)
+@pytest.mark.parametrize("bins", [2.5, "10", np.nan, np.inf, None])
+def test_bins_that_are_no_whole_number_are_refused(measure, bins):
+    with pytest.raises(InputError, match=r"^bins is .*; it must be a whole number$"):
+        measure(GOOD, LABELS, bins=bins)
+
+
+@pytest.mark.parametrize("measure", BINNED)
+def test_no_bins_at_all_are_refused(measure):
+    with pytest.raises(InputError, match=r"^bins is 0; at least one is needed$"):
+        measure(GOOD, LABELS, bins=0)

@@ -57,3 +57,20 @@ def test_nonsense_is_an_error(draw):
         bootstrap(nll, probs, labels, level=95, generator=0)
     with pytest.raises(InputError, match="other has 49 rows"):
         paired_bootstrap(nll, probs, probs[1:], labels, generator=0)
+
+
+@pytest.mark.parametrize(
+    ("generator", "given"), [(torch.Generator(), r"a torch._C.Generator"), ("7", "a builtins.str"), (-1, "-1")]
+)
+def test_a_generator_of_another_library_is_refused_with_what_is_taken(draw, generator, given):
+    _, probs, labels = draw(0, 50)
+    says = rf"^generator is {given}; it must be a seed, 0 or above, or a numpy.random.Generator$"
+    with pytest.raises(InputError, match=says):
+        bootstrap(nll, probs, labels, generator=generator)
+
+
+def test_the_number_of_resamples_is_whole(draw):
+    _, probs, labels = draw(0, 50)
+    assert bootstrap(nll, probs, labels, n=20.0, generator=0) == bootstrap(nll, probs, labels, n=20, generator=0)
+    with pytest.raises(InputError, match=r"^n is 2.5; it must be a whole number$"):
+        bootstrap(nll, probs, labels, n=2.5, generator=0)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calmix.dynamics import Recorder, row_lookup
+from calmix.errors import InputError
 
 STATISTICS = ("aum", "confidence", "variability", "correctness", "loss", "last_loss", "rival_confidence")
 EXACT = ("forgetting", "learnt", "observations", "last_prediction", "labels")
@@ -126,6 +127,53 @@ def test_rows_and_shapes_that_do_not_fit_are_refused(shapes, error):
     logits, labels, rows = shapes
     with pytest.raises(error):
         Recorder(2).update(torch.zeros(logits), torch.zeros(labels, dtype=torch.int64), torch.tensor(rows))
+
+
+def test_numpy_arrays_and_lists_are_recorded_like_tensors():
+    logits, labels, rows = next(stream(np.random.default_rng(0)))
+    expected = record(Recorder(6), [(logits, labels, rows)]).dynamics()
+    for batch in ((logits.numpy(), labels.numpy(), rows.numpy()), (logits.tolist(), labels.tolist(), rows.tolist())):
+        assert_same(record(Recorder(6), [batch]).dynamics(), expected, exactly=True)
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        ((torch.zeros(2, 3), torch.tensor([0, 7]), [0, 1]), "^label 7, but the logits have 3 classes, counted from 0$"),
+        ((torch.zeros(2, 3), torch.tensor([0.0, 1.0]), [0, 1]), r"^labels has dtype torch.float32; it must hold int"),
+        ((torch.zeros(2, 3), torch.tensor([0, 1]), [0.0, 1.0]), r"^rows has dtype torch.float32; it must hold int"),
+        ((torch.zeros(2, 3), ["cat", "dog"], [0, 1]), "^labels must be a tensor or an array of numbers, not list$"),
+        (([[0.0, 1.0], [2.0]], [0, 1], [0, 1]), "^logits must be a tensor or an array of numbers, not list$"),
+        ((torch.zeros(2, 3), None, [0, 1]), "^labels must be a tensor or an array of numbers, not NoneType$"),
+        ((torch.zeros(2, 0), [0, 1], [0, 1]), r"^update wants logits \[b, classes\].* not \[2, 0\]"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_in_one_line_and_leaves_the_record_as_it_was(batch, says):
+    recorder = Recorder(2)
+    with pytest.raises(InputError, match=says):
+        recorder.update(*batch)
+    assert recorder.dynamics().observations.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool])
+def test_labels_of_any_integer_type_are_recorded(dtype):
+    recorder = Recorder(2)
+    recorder.update(torch.eye(2), torch.tensor([0, 1]).to(dtype), torch.arange(2))
+    assert recorder.dynamics().labels.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_fewer_names_than_recorded_classes_are_refused_while_the_record_stays(tmp_path, label):
+    recorder = Recorder(1)
+    recorder.update(torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([label]), torch.tensor([0]))
+    with pytest.raises(InputError, match=r"^2 label_names, but class 2 was recorded$"):
+        recorder.dynamics(label_names=("a", "b"))
+    recorder.dynamics(label_names=("a", "b", "c")).save(tmp_path / "map.parquet")
+
+
+def test_ids_that_occur_twice_are_refused():
+    with pytest.raises(InputError, match=r"^2 of 3 ids occur more than once$"):
+        Recorder(3).dynamics(ids=["x"] * 3)
 
 
 def test_logits_may_carry_a_graph_and_keep_it():
@@ -285,7 +333,7 @@ def test_the_rival_is_found_however_small_its_probability():
 def test_ids_are_looked_up():
     rows = row_lookup(["a", "b", "c"])
     assert rows(["c", "a"]).tolist() == [2, 0]
-    with pytest.raises(KeyError, match="'x'"):
+    with pytest.raises(InputError, match="no such id: 'x'"):
         rows(["a", "x"])
     with pytest.raises(ValueError, match="more than once"):
         row_lookup(["a", "a"])

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from calmix.data import read_table
+from calmix.data import read_table, write_table
 from calmix.dynamics import Dynamics, History
 from calmix.errors import InputError
 
@@ -83,6 +83,28 @@ def test_other_files_are_not_dynamics(tmp_path, dynamics):
         Dynamics.load(tmp_path / "absent.parquet")
     with pytest.raises(InputError, match=r"\.parquet"):
         dynamics.save(tmp_path / "map.csv")
+
+
+@pytest.mark.parametrize("name", ["clean.csv", "clean.jsonl", "clean.parquet.gz"])
+def test_a_table_that_is_not_parquet_is_named_as_no_dynamics(tmp_path, name):
+    write_table(pa.table({"id": ["a"]}), tmp_path / name)
+    with pytest.raises(InputError, match=rf"{name}: these are not dynamics that calmix recorded$"):
+        Dynamics.load(tmp_path / name)
+
+
+def test_a_map_that_lost_a_column_or_got_an_unknown_class_is_named(tmp_path, dynamics):
+    table = dynamics.to_table()
+    label = pa.array(["maybe"] * 6)
+    for changed in (table.drop_columns(["aum"]), table.set_column(1, "label", label)):
+        pa.parquet.write_table(changed, tmp_path / "map.parquet")
+        with pytest.raises(InputError, match=r"map.parquet: these dynamics were changed since calmix recorded them$"):
+            Dynamics.load(tmp_path / "map.parquet")
+
+
+def test_a_last_look_at_other_samples_or_fewer_classes_is_refused(dynamics):
+    for shape in ((6, 2), (5, 3), (6,)):
+        with pytest.raises(InputError, match=r"^with_last_look wants logits \[6 samples, 3 or more classes\], not \["):
+            dynamics.with_last_look(np.zeros(shape))
 
 
 def test_rows_are_taken_in_the_order_asked_for(dynamics):

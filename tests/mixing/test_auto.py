@@ -57,6 +57,13 @@ def test_halves_without_mixing_are_refused() -> None:
         auto(halves=True)
 
 
+@pytest.mark.parametrize("name", ["alpha", "own", "entropy", "doubt", "distrust", "average", "cooling"])
+@pytest.mark.parametrize("value", ["0.4", -1.0])
+def test_an_option_that_is_no_number_or_outside_is_refused_by_its_name(name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=rf"^{name} must be .*, not {value!r}$"):
+        auto(**{name: value})
+
+
 @pytest.mark.parametrize("option", [{"own": 0.5}, {"alpha": 1.0}, {"doubt": 0.1}, {"distrust": 0.0}, ALL])
 def test_each_part_trains_and_records(checkpoint: Any, tmp_path: Path, option: dict[str, Any]) -> None:
     run = train(**asked(checkpoint("bert"), tmp_path, **option))

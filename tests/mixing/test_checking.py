@@ -1,7 +1,9 @@
 """Numbers that cannot be."""
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 
 from calmix.errors import InputError
@@ -24,6 +26,19 @@ def test_a_share_is_between_0_and_1(value: float) -> None:
 def test_a_size_is_finite_and_not_negative(value: float) -> None:
     with pytest.raises(InputError, match=r"^alpha must be a finite number, 0 or above, not "):
         check_range("alpha", value)
+
+
+@pytest.mark.parametrize("value", ["0.4", None, [0.4]])
+def test_what_is_no_number_is_refused_like_one_outside(value: Any) -> None:
+    with pytest.raises(InputError, match=r"^alpha must be a finite number, 0 or above, not "):
+        check_range("alpha", value)
+    with pytest.raises(InputError, match=r"^tau must be a finite number above 0, not "):
+        check_positive("tau", value)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    for value in (np.float32(0.5), np.int64(1)):
+        check_range("share", value, high=1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])

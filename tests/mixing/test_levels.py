@@ -298,3 +298,9 @@ def test_mixed_images_alone_or_in_equal_shares_are_what_they_should_be(
 def test_networks_of_convolutions_have_no_dense_layer_before_the_head(image_step: Any) -> None:
     with pytest.raises(InputError, match="no dense layer before its head"):
         mixed_logits(image_step("convnet"), SWAPPED, WEIGHTS, level="inner")
+
+
+@pytest.mark.parametrize("options", [{"level": "heads"}, {"level": None}, {"level": 0, "mask": "x"}])
+def test_a_level_or_mask_that_does_not_exist_is_refused(make_step: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"^(level|mask) must be .*, not "):
+        mixed_logits(make_step(), SWAPPED, WEIGHTS, **options)

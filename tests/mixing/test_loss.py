@@ -150,3 +150,52 @@ def test_a_batch_of_texts_needs_the_tokenizer(checkpoint: Any) -> None:
     batch = {"input_ids": torch.ones(2, 3, dtype=torch.long), "labels": torch.tensor([0, 1])}
     with pytest.raises(InputError, match="needs the tokenizer"):
         batch_loss(erm(), model, batch, generator=torch.Generator())
+
+
+@pytest.mark.parametrize("recipe", ["erm", erm, None])
+def test_what_is_no_recipe_is_refused(model: Any, batch: Any, recipe: Any) -> None:
+    with pytest.raises(InputError, match=r"^batch_loss takes a Recipe, as erm\(\) or choose\('erm'\) make it, not "):
+        batch_loss(recipe, model, batch, generator=torch.Generator(), tokenizer=tiny.tokenizer("bert"))
+
+
+def test_a_batch_without_labels_is_refused(model: Any, batch: Any) -> None:
+    del batch["labels"]
+    with pytest.raises(InputError, match=r"^the batch has no labels \(it has: input_ids, .*attention_mask\)$"):
+        _loss(erm(), model, batch)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
+def test_labels_may_be_integers_of_any_size(model: Any, batch: Any, dtype: torch.dtype) -> None:
+    expected = _loss(erm(), model, batch)
+    batch["labels"] = batch["labels"].to(dtype)
+    assert _loss(erm(), model, batch) == expected
+
+
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        (torch.zeros(6), "^labels has dtype torch.float32; class indices must be integers$"),
+        (torch.tensor([0, 1, 2, 3, 0, 1]), "^labels holds 3; labels must lie in 0 … 2$"),
+        (torch.tensor([0, 1, 2, -100, 0, 1]), "^labels holds -100; labels must lie in 0 … 2$"),
+        (torch.zeros(6, 4), "^labels has 4 classes, the model has 3$"),
+        (torch.tensor(0), "^labels must be a tensor of class indices"),
+        ([0] * 6, "^labels must be a tensor of class indices"),
+    ],
+)
+def test_labels_that_do_not_fit_the_model_are_refused(model: Any, batch: Any, labels: Any, says: str) -> None:
+    batch["labels"] = labels
+    with pytest.raises(InputError, match=says):
+        _loss(erm(), model, batch)
+
+
+@pytest.mark.parametrize("shape", [(6, 2), (6, 4), (5, 3), (6,)])
+def test_a_teacher_of_other_rows_or_classes_is_refused(model: Any, batch: Any, shape: tuple[int, ...]) -> None:
+    common = {"generator": torch.Generator(), "tokenizer": tiny.tokenizer("bert")}
+    with pytest.raises(InputError, match=r"^the teacher's logits are \[.*\], the labels \[6, 3\]$"):
+        batch_loss(distil(), model, batch, teacher=torch.zeros(shape), **common)
+
+
+def test_a_loss_that_is_not_one_per_row_is_refused_in_the_words_of_calmix_train(model: Any, batch: Any) -> None:
+    says = r"^the recipe's loss has shape \(\) for 6 rows: it must return one per row$"
+    with pytest.raises(InputError, match=says):
+        _loss(Recipe(lambda step: step.logits.mean()), model, batch)

@@ -1,5 +1,6 @@
 """Paraphrases beside the texts: supplied, or made by translating there and back."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,13 @@ def test_a_column_that_is_not_there_is_refused_with_those_that_are(examples: Exa
 def test_a_column_without_a_single_paraphrase_is_refused(examples: Examples) -> None:
     with pytest.raises(InputError, match="not one row has a paraphrase"):
         with_paraphrases(examples, [None, None, None])
+
+
+def test_an_id_that_a_paraphrase_would_get_is_refused(examples: Examples) -> None:
+    ids = pa.array(["a", "a~", "c"], pa.string())
+    clashing = replace(examples, table=examples.table.set_column(0, "id", ids))
+    with pytest.raises(InputError, match=r"^pets.csv: the id 'a~' is that of a paraphrase; rename it$"):
+        with_paraphrases(clashing, supplied(clashing, "again"))
 
 
 # ---- translated

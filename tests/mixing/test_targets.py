@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from calmix.errors import InputError
 from calmix.mixing.targets import cross_entropy, mix, smooth
 
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 0.0, 0.0], [-3.0, 4.0, 1.0], [0.1, 0.2, 0.3]])
@@ -29,6 +30,12 @@ def test_a_smoothed_label_is_a_distribution(sigma: float, classes: int) -> None:
     smoothed = smooth(torch.eye(classes, dtype=torch.float64), sigma)
     assert (smoothed >= 0).all()
     torch.testing.assert_close(smoothed.sum(-1), torch.ones(classes, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("amount", [2.0, -0.1, float("nan")])
+def test_an_amount_that_leaves_no_distribution_is_refused(amount: float) -> None:
+    with pytest.raises(InputError, match=r"^amount must be between 0 and 1, not "):
+        smooth(torch.eye(3), amount)
 
 
 def test_smoothing_differs_from_torchs_by_what_the_gold_class_gets() -> None:

@@ -154,3 +154,18 @@ def test_smoothing_is_a_share(make: Any, smoothing: float) -> None:
 def test_alpha_is_a_size(alpha: float) -> None:
     with pytest.raises(InputError, match="alpha must be a finite number, 0 or above"):
         mixed(0, alpha=alpha)
+
+
+@pytest.mark.parametrize(
+    ("level", "options", "says"),
+    [
+        ("heads", {}, "^level must be a whole number, inner or head, not 'heads'$"),
+        (0.5, {}, "^level must be a whole number, inner or head, not 0.5$"),
+        (0, {"mask": "both"}, "^mask must be one of own, partner, union, not 'both'$"),
+        (0, {"padding": "zero"}, "^padding must be one of sep, pad, .*, not 'zero'$"),
+        (0, {"alpha": "0.4"}, "^alpha must be a finite number, 0 or above, not '0.4'$"),
+    ],
+)
+def test_a_mix_that_no_step_could_make_is_refused_before_any(level: Any, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        mixed(level, **{"alpha": 0.4, **options})

@@ -2,9 +2,8 @@
 
 import torch
 
-from calmix.calibration.checks import Array
+from calmix.calibration.checks import Array, bin_count
 from calmix.calibration.confidence import confidences
-from calmix.errors import InputError
 
 __all__ = ["adaptive_ece"]
 
@@ -15,8 +14,7 @@ def adaptive_ece(probs: Array, labels: Array, *, bins: int = 15, positive_class:
     The upper edge of bin m is the ⌈n·m/M⌉-th smallest confidence. Equal confidences share a bin, whatever
     the order of the rows, so bins are as equal as ties allow.
     """
-    if bins < 1:
-        raise InputError(f"bins is {bins}; at least one is needed")
+    bins = bin_count(bins)
     confidence, hit = confidences(probs, labels, positive_class)
     confidence, order = confidence.sort()
     rows = len(confidence)

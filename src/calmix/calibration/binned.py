@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calmix.calibration.checks import Array, pair
+from calmix.calibration.checks import Array, bin_count, pair
 from calmix.calibration.compiled import compiled_sums
 from calmix.calibration.confidence import stream
 from calmix.errors import InputError
@@ -47,13 +47,14 @@ class BinCounts:
     @classmethod
     def empty(cls, bins: int = 15, *, positive_class: int | None = None) -> "BinCounts":
         """No rows yet."""
-        return cls.from_array(np.zeros((3, _positive(bins))), positive_class=positive_class)
+        return cls.from_array(np.zeros((3, bin_count(bins))), positive_class=positive_class)
 
     @classmethod
     def of(cls, probs: Array, labels: Array, *, bins: int = 15, positive_class: int | None = None) -> "BinCounts":
         """The counts of these rows: top label, or `positive_class` against the rest."""
         p, y = pair(probs, labels)
-        counted = compiled_sums(p, y, _positive(bins), positive_class)
+        bins = bin_count(bins)
+        counted = compiled_sums(p, y, bins, positive_class)
         if counted is not None:
             return cls.from_array(counted, positive_class=positive_class)
         sums = room = None
@@ -173,9 +174,3 @@ def _bin_index(confidence: Tensor, bins: int, exact: Tensor, scaled: Tensor, whe
         # The product may have rounded to the other side of an edge (from float32 it is exact).
         scaled.add_(exact <= scaled / bins, alpha=-1).add_(exact > (scaled + 1) / bins).clamp_(0, bins - 1)
     return where.copy_(scaled)
-
-
-def _positive(bins: int) -> int:
-    if bins < 1:
-        raise InputError(f"bins is {bins}; at least one is needed")
-    return bins

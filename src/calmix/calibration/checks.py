@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from numbers import Integral, Real
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from calmix.errors import InputError
 
-__all__ = ["FEW", "Array", "Chunk", "checked_chunks", "checked_logits", "like", "pair", "tensor"]
+__all__ = ["FEW", "Array", "Chunk", "bin_count", "checked_chunks", "checked_logits", "like", "pair", "tensor", "whole"]
 
 Array: TypeAlias = np.ndarray[Any, Any] | Tensor
 
@@ -46,6 +47,20 @@ def tensor(values: Array, name: str) -> Tensor:
         # A read-only array is fine: nothing here writes to its input.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
         return torch.from_numpy(array)
+
+
+def whole(value: float, name: str) -> int:
+    """`value` as an int, if it is a whole number."""
+    if isinstance(value, Integral) or (isinstance(value, Real) and float(value).is_integer()):
+        return int(value)
+    raise InputError(f"{name} is {value!r}; it must be a whole number")
+
+
+def bin_count(bins: float) -> int:
+    """`bins` as an int, if there can be so many."""
+    if (count := whole(bins, "bins")) < 1:
+        raise InputError(f"bins is {bins}; at least one is needed")
+    return count
 
 
 def like(result: Tensor, source: Array) -> Array:

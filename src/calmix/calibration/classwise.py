@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from calmix.calibration.binned import bin_index
-from calmix.calibration.checks import Array, checked_chunks
+from calmix.calibration.checks import Array, bin_count, checked_chunks
 from calmix.errors import InputError
 
 __all__ = ["BrierParts", "brier_decomposition", "classwise_ece"]
@@ -58,8 +58,7 @@ def brier_decomposition(
 
 def _class_sums(probs: Array, labels: Array, bins: int) -> Tensor:
     """[4, K, bins]: rows, probability, outcome and (probability − outcome)², summed for each class and bin."""
-    if bins < 1:
-        raise InputError(f"bins is {bins}; at least one is needed")
+    bins = bin_count(bins)
     sums: Tensor | None = None
     for _, p, y in checked_chunks(probs, labels):
         classes = p.shape[1]

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from calmix.calibration.binned import bin_index
-from calmix.calibration.checks import Array
+from calmix.calibration.checks import Array, bin_count
 from calmix.calibration.confidence import stream
-from calmix.errors import InputError
 
 __all__ = ["debiased_ece", "squared_ece"]
 
@@ -23,8 +22,7 @@ def squared_ece(probs: Array, labels: Array, *, bins: int = 15, positive_class: 
     Bröcker (2012), Ferro & Fricker (2012) and Kumar et al. (2019); unlike theirs it stays unbiased where it
     holds several. A bin with a single row says nothing about its noise, and counts as 0.
     """
-    if bins < 1:
-        raise InputError(f"bins is {bins}; at least one is needed")
+    bins = bin_count(bins)
     sums: Tensor | None = None
     for confidence, hit in stream(probs, labels, positive_class):
         if sums is None:

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calmix.calibration.checks import Array, checked_logits, like
+from calmix.calibration.checks import Array, bin_count, checked_logits, like
 from calmix.errors import InputError
 
 __all__ = ["Histogram", "Isotonic", "pool_adjacent_violators"]
@@ -72,8 +72,7 @@ class Histogram:
 
         `labels` are integers, or target probabilities [n, K], whose mean in the bin is then the frequency.
         """
-        if bins < 1:
-            raise InputError(f"bins is {bins}; at least one is needed")
+        bins = bin_count(bins)
         probs, shares = _probs_and_shares(logits, labels)
         edges, frequencies = [], []
         for p, share in zip(probs.T, shares, strict=True):

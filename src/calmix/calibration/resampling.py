@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calmix.calibration.checks import Array, pair
+from calmix.calibration.checks import Array, pair, whole
 from calmix.errors import InputError
 
 __all__ = ["Interval", "Metric", "bootstrap", "paired_bootstrap"]
@@ -82,11 +82,10 @@ def _interval(
     level: float,
     generator: np.random.Generator | int,
 ) -> Interval:
+    n = whole(n, "n")
     if n < 2 or not 0 < level < 1:
         raise InputError(f"n is {n} and level is {level}; n must be at least 2 and level between 0 and 1")
-    if isinstance(generator, int) and generator < 0:
-        raise InputError(f"generator is {generator}; a seed must be 0 or above")
-    generator = np.random.default_rng(generator)
+    generator = _numpy_generator(generator)
     estimate, rows = statistic(*arrays), len(arrays[0])
     values = np.empty(n)
     for i in range(n):
@@ -95,6 +94,15 @@ def _interval(
     bias = values.mean() - estimate
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2]) - bias
     return Interval(float(estimate), float(low), float(high), level)
+
+
+def _numpy_generator(generator: np.random.Generator | int) -> np.random.Generator:
+    try:
+        return np.random.default_rng(generator)
+    except (TypeError, ValueError):
+        kind = type(generator)
+        given = generator if isinstance(generator, int) else f"a {kind.__module__}.{kind.__qualname__}"
+        raise InputError(f"generator is {given}; it must be a seed, 0 or above, or a numpy.random.Generator") from None
 
 
 def _rows(array: Array, chosen: NDArray[np.int64]) -> Array:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from calmix.dynamics.observing import observe
+from calmix.errors import InputError
 from calmix.kernels import usable
 
 __all__ = ["NOTES", "NOTES_BEFORE", "SUMS", "note", "note_by_kernel", "one_kernel_notes", "vote"]
@@ -28,6 +29,8 @@ def note(sums: Tensor, notes: Tensor, logits: Tensor, labels: Tensor, rows: Tens
 
     Slot 0 takes what is not to be recorded, and what is overwritten by a later copy; sample i has slot i + 1.
     """
+    if sums.device.type == "cpu" and int(labels.max()) >= logits.shape[1]:
+        raise InputError(f"label {int(labels.max())}, but the logits have {logits.shape[1]} classes, counted from 0")
     seen = observe(logits, labels)
     slot = torch.where(seen.valid & (rows >= 0), rows + 1, 0)
     if sums.device.type == "cpu" and int(slot.max()) >= len(sums):

@@ -33,18 +33,18 @@ def observe(logits: Tensor, labels: Tensor) -> Observation:
     """Return margins, probabilities and predictions of logits [rows, classes].
 
     A logit of -inf is a class that does not exist for that row (the padding of multiple choice): it is never
-    a rival. A row is not valid when its label is negative, when its gold logit is not finite, or when any of
+    a rival. A row is not valid when its label is no class, when its gold logit is not finite, or when any of
     its logits is NaN or +inf.
     """
     scores = logits.double()
-    columns = labels.clamp(min=0)[:, None]
+    columns = labels.clamp(0, logits.shape[1] - 1)[:, None]
     logs = scores.log_softmax(1)
     gold_logit, gold_log = scores.gather(1, columns)[:, 0], logs.gather(1, columns)[:, 0]
     rival_logit, rival = scores.scatter(1, columns, -torch.inf).max(1)
     alone, lead = rival_logit == -torch.inf, gold_logit - rival_logit
     predicted = scores.argmax(1)
     return Observation(
-        valid=(labels >= 0) & (gold_log > -torch.inf),  # never true of NaN
+        valid=(labels == columns[:, 0]) & (gold_log > -torch.inf),  # never true of NaN
         label=labels.double(),
         margin=torch.where(alone, torch.nan, lead),
         gold=gold_log.exp(),

@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from calmix.dynamics.history import RIGHT, UNSEEN, History, every
 from calmix.dynamics.noting import NOTES, NOTES_BEFORE, SUMS, note, note_by_kernel, one_kernel_notes, vote
+from calmix.errors import InputError
 
 if TYPE_CHECKING:
     from calmix.dynamics.values import Dynamics, Pass
@@ -49,20 +51,29 @@ class Recorder:
         self._past: list[Tensor] = []
 
     @torch.no_grad()
-    def update(self, logits: Tensor, labels: Tensor, rows: Tensor) -> None:
+    def update(self, logits: Tensor | ArrayLike, labels: Tensor | ArrayLike, rows: Tensor | ArrayLike) -> None:
         """Record a batch: logits [b, classes], labels [b], and where each row stands in the training set [b].
 
         Rows of -1 (padding) and observations that are not valid (see `observe`) are not recorded. Copies of a
         sample inside one batch are successive observations, in the order of the batch; in the vote for the
-        rival, the last of them counts.
+        rival, the last of them counts. A label or row that does not exist is refused on the CPU, and not recorded
+        by the kernel of a GPU.
         """
-        if logits.ndim != 2 or labels.shape != logits.shape[:1] or rows.shape != logits.shape[:1]:
-            raise ValueError(
+        logits, labels, rows = _tensor(logits, "logits"), _tensor(labels, "labels"), _tensor(rows, "rows")
+        if (
+            logits.ndim != 2
+            or logits.shape[1] == 0
+            or labels.shape != logits.shape[:1]
+            or rows.shape != logits.shape[:1]
+        ):
+            raise InputError(
                 "update wants logits [b, classes], labels [b] and rows [b], "
                 f"not {list(logits.shape)}, {list(labels.shape)} and {list(rows.shape)}"
             )
         if len(rows) == 0:
             return
+        _check_whole(labels, "labels")
+        _check_whole(rows, "rows")
         logits, labels = logits.detach().to(self.device), labels.to(self.device, torch.int64)
         rows = rows.to(self.device, torch.int64)
         if not self.keep_logits and one_kernel_notes(self._sums, rows):
@@ -188,6 +199,8 @@ class Recorder:
         """Return what has been recorded so far as a value; ids are the positions unless given."""
         from calmix.dynamics.values import Dynamics
 
+        if ids is not None:
+            _row_of(ids)
         return Dynamics(
             ids=tuple(map(str, range(self.n_samples))) if ids is None else tuple(ids),
             label_names=tuple(label_names),
@@ -253,14 +266,34 @@ class Recorder:
 
 def row_lookup(ids: Sequence[str]) -> Callable[[Sequence[str]], Tensor]:
     """Return a function from the ids of a batch to their rows, for loops whose batches carry ids."""
-    row_of = {name: row for row, name in enumerate(ids)}
-    if len(row_of) != len(ids):
-        raise ValueError(f"{len(ids) - len(row_of)} of {len(ids)} ids occur more than once")
+    row_of = _row_of(ids)
 
     def rows(batch: Sequence[str]) -> Tensor:
         unknown = [name for name in batch if name not in row_of]
         if unknown:
-            raise KeyError(f"no such id: {unknown[0]!r}")
+            raise InputError(f"no such id: {unknown[0]!r}")
         return torch.tensor([row_of[name] for name in batch], dtype=torch.int64)
 
     return rows
+
+
+def _row_of(ids: Sequence[str]) -> dict[str, int]:
+    """The row of each id; ids that occur more than once are refused."""
+    row_of = {name: row for row, name in enumerate(ids)}
+    if len(row_of) != len(ids):
+        raise InputError(f"{len(ids) - len(row_of)} of {len(ids)} ids occur more than once")
+    return row_of
+
+
+def _tensor(values: Tensor | ArrayLike, name: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    try:
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{name} must be a tensor or an array of numbers, not {type(values).__name__}") from None
+
+
+def _check_whole(values: Tensor, name: str) -> None:
+    if values.dtype.is_floating_point or values.dtype.is_complex:
+        raise InputError(f"{name} has dtype {values.dtype}; it must hold integers")

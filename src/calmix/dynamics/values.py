@@ -75,6 +75,8 @@ class Dynamics:
                 raise ValueError(f"{len(self)} ids, but {field.name} of shape {values.shape}")
         if self.history is not None and len(self.history.codes) != len(self):
             raise ValueError(f"{len(self)} ids, but a history of {len(self.history.codes)}")
+        if self.label_names and self.n_classes > len(self.label_names):
+            raise InputError(f"{len(self.label_names)} label_names, but class {self.n_classes - 1} was recorded")
 
     @classmethod
     def from_logits(
@@ -113,7 +115,12 @@ class Dynamics:
 
         from calmix.dynamics.observing import observe
 
-        look = observe(torch.as_tensor(np.asarray(logits)), torch.as_tensor(self.labels))
+        scores, fewest = torch.as_tensor(np.asarray(logits)), int(self.labels.max(initial=0)) + 1
+        if scores.ndim != 2 or len(scores) != len(self) or scores.shape[1] < fewest:
+            raise InputError(
+                f"with_last_look wants logits [{len(self)} samples, {fewest} or more classes], not {list(scores.shape)}"
+            )
+        look = observe(scores, torch.as_tensor(self.labels))
         valid = look.valid.numpy() & (self.observations > 0)
         return replace(
             self,
@@ -197,11 +204,14 @@ class Dynamics:
     @classmethod
     def load(cls, path: str | Path) -> "Dynamics":
         """Return what `save` wrote."""
-        table = read_table(path)
-        metadata = pa.parquet.read_schema(str(path)).metadata or {}
-        if _METADATA not in metadata:
-            raise InputError(f"{path}: these are not dynamics that calmix recorded")
-        about = json.loads(metadata[_METADATA])
+        table, about = read_table(path), _about(path)
+        try:
+            return cls._from_table(table, json.loads(about))
+        except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+            raise InputError(f"{path}: these dynamics were changed since calmix recorded them") from error
+
+    @classmethod
+    def _from_table(cls, table: pa.Table, about: dict[str, Any]) -> "Dynamics":
         names = tuple(about["label_names"])
         columns: dict[str, Any] = {name: _classes_in(table[_COLUMN.get(name, name)], names) for name in _CLASSES}
         for name in _MEASURES:
@@ -222,6 +232,18 @@ class Dynamics:
         if not self.label_names:
             return pa.array(codes, pa.int64(), mask=codes < 0)
         return pa.array(self.label_names, pa.string()).take(pa.array(codes, pa.int64(), mask=codes < 0))
+
+
+def _about(path: str | Path) -> bytes:
+    """What `save` wrote beside the table, as JSON; any other file is refused."""
+    try:
+        metadata = pa.parquet.read_schema(str(path)).metadata or {}
+    except pa.ArrowInvalid:  # a table, but not Parquet
+        metadata = {}
+    if _METADATA not in metadata:
+        raise InputError(f"{path}: these are not dynamics that calmix recorded")
+    about: bytes = metadata[_METADATA]
+    return about
 
 
 def _nullable(values: NDArray[np.float64]) -> pa.Array:

@@ -1,6 +1,7 @@
 """Who is mixed with whom, where, and what the loss is a sum of."""
 
 from calmix.mixing.bank import Bank, Search, partner_counts
+from calmix.mixing.checking import check_per_row
 from calmix.mixing.choosing import Option, choose, describe, options_of
 from calmix.mixing.distilling import TEACHER, Form
 from calmix.mixing.loss import batch_loss
@@ -23,6 +24,7 @@ __all__ = [
     "Signal",
     "Step",
     "batch_loss",
+    "check_per_row",
     "choose",
     "describe",
     "fill_tokens",

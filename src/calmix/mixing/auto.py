@@ -51,9 +51,11 @@ def auto(
         average: the share of the run over which weights are averaged.
         cooling: how much the logarithm of the temperature should rise per standard deviation of distance from the data.
     """
-    check_range("alpha", alpha)
-    check_range("average", average, high=1)
-    check_range("cooling", cooling, high=1)
+    for name, value in (("alpha", alpha), ("entropy", entropy)):
+        check_range(name, value)
+    for name, value in (("own", own), ("distrust", distrust), ("average", average), ("cooling", cooling)):
+        check_range(name, value, high=1)
+    check_range("doubt", doubt, high=0.5)
     if halves and alpha == 0:
         raise InputError("halves=true says whom to mix with, so alpha must be above 0")
     plain = terms.clean(smoothing=smoothing)

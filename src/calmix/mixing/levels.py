@@ -1,6 +1,7 @@
 """Mixing two samples at a level of the network: input embeddings, a hidden layer, or what the head reads."""
 
-from typing import Literal
+from numbers import Integral
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from calmix.mixing.step import Step
 from calmix.mixing.targets import mix
 from calmix.models import Site, counts_from_padding, last_tokens, rewriting, site_of_layer
 
-__all__ = ["Level", "Mask", "Padding", "mixed_logits"]
+__all__ = ["Level", "Mask", "Padding", "check_level", "check_pairs", "mixed_logits"]
 
 Level = int | Literal["inner", "head"]
 """0: input embeddings, or pixels; k: after layer k, or stage k; `inner`: before the head's dense layer; `head`: what
@@ -21,6 +22,19 @@ Padding = Literal["sep", "pad", "unused", "none", "max", "max-pad", "max-unused"
 
 Mask = Literal["own", "partner", "union"]
 """Whose tokens are attended to in a mixed sequence."""
+
+
+def check_level(level: Any) -> None:
+    """Refuse what is no level of any network."""
+    if level not in ("inner", "head") and not isinstance(level, Integral):
+        raise InputError(f"level must be a whole number, inner or head, not {level!r}")
+
+
+def check_pairs(padding: str, mask: str) -> None:
+    """Refuse a padding or a mask that does not exist."""
+    for name, value, known in (("padding", padding, get_args(Padding)), ("mask", mask, get_args(Mask))):
+        if value not in known:
+            raise InputError(f"{name} must be one of {', '.join(known)}, not {value!r}")
 
 
 def mixed_logits(
@@ -43,6 +57,8 @@ def mixed_logits(
     in, the padding token in the case of `none`. Images are all of one size: `padding` and `mask` mean nothing to
     them.
     """
+    check_level(level)
+    check_pairs(padding, mask)
     if level == "head":
         return mix(step.logits, partner, weight)
     flat_partner, flat_weight = _per_sequence(step, partner, weight)

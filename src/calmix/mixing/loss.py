@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from calmix.errors import InputError
+from calmix.mixing.checking import check_per_row
 from calmix.mixing.distilling import TEACHER
 from calmix.mixing.recipes import Recipe
 from calmix.mixing.step import Step, fill_tokens
@@ -31,20 +32,22 @@ def batch_loss(
     DistributedDataParallel). A compiled model runs uncompiled: what is edited inside it would be left out without
     any error.
     """
+    if not isinstance(recipe, Recipe):
+        raise InputError(f"batch_loss takes a Recipe, as erm() or choose('erm') make it, not {recipe!r:.60}")
     model, bare = _unwrapped(model)
     if recipe.taught != (teacher is not None):
         raise InputError(f"this recipe {'needs' if recipe.taught else 'does not look at'} a teacher's logits")
     inputs = {name: value for name, value in batch.items() if name != "labels"}
-    labels = batch["labels"]
     ids = inputs.get("input_ids")
     if ids is not None:
         if tokenizer is None:
             raise InputError("a batch of texts needs the tokenizer they were read with")
         inputs.setdefault("attention_mask", torch.ones_like(ids))
-    if labels.dim() == 1:
-        choices = ids is not None and ids.dim() == 3
-        classes = ids.shape[1] if choices else int(bare.config.num_labels)  # type: ignore[union-attr, arg-type]
-        labels = nn.functional.one_hot(labels, classes)
+    choices = ids is not None and ids.dim() == 3
+    classes = ids.shape[1] if choices else int(bare.config.num_labels)  # type: ignore[union-attr, arg-type]
+    targets = _targets(batch, classes)
+    if teacher is not None:
+        _check_teacher(teacher, targets, choices=choices)
     variants = recipe.variants(bare)
     variant = 0
     if variants > 1:
@@ -53,14 +56,43 @@ def batch_loss(
         model=bare,
         wrapped=model,
         inputs=inputs,
-        targets=labels.float(),
+        targets=targets,
         generator=generator,
-        rows=torch.arange(len(labels), device=labels.device),
+        rows=torch.arange(len(targets), device=targets.device),
         signals={} if teacher is None else {TEACHER: teacher.float()},
         fill={} if ids is None else fill_tokens(tokenizer),
         variant=variant,
     )
-    return recipe.loss(step).mean()
+    losses = recipe.loss(step)
+    check_per_row(losses, len(targets))
+    return losses.mean()
+
+
+def _targets(batch: Mapping[str, Tensor], classes: int) -> Tensor:
+    """Return the labels of a batch as distributions [rows, classes]."""
+    if "labels" not in batch:
+        raise InputError(f"the batch has no labels (it has: {', '.join(batch)})")
+    labels = batch["labels"]
+    if not isinstance(labels, Tensor) or labels.dim() not in (1, 2):
+        raise InputError("labels must be a tensor of class indices [rows], or of distributions [rows, classes]")
+    if labels.dim() == 2:
+        if labels.shape[1] != classes:
+            raise InputError(f"labels has {labels.shape[1]} classes, the model has {classes}")
+        return labels.float()
+    if labels.is_floating_point() or labels.is_complex():
+        raise InputError(f"labels has dtype {labels.dtype}; class indices must be integers")
+    # Elsewhere looking at values would wait for the device.
+    if labels.device.type == "cpu" and len(bad := labels[(labels < 0) | (labels >= classes)]):
+        raise InputError(f"labels holds {int(bad[0])}; labels must lie in 0 … {classes - 1}")
+    return nn.functional.one_hot(labels.long(), classes).float()
+
+
+def _check_teacher(teacher: Tensor, targets: Tensor, *, choices: bool) -> None:
+    rows, classes = targets.shape
+    # Choices that no row of the batch has are left out later.
+    wide = teacher.dim() == 2 and (teacher.shape[1] == classes or (choices and teacher.shape[1] > classes))
+    if not wide or len(teacher) != rows:
+        raise InputError(f"the teacher's logits are {list(teacher.shape)}, the labels [{rows}, {classes}]")
 
 
 def _unwrapped(model: nn.Module) -> tuple[nn.Module, nn.Module]:

@@ -31,10 +31,13 @@ def with_paraphrases(examples: Examples, paraphrases: Sequence[str | None]) -> E
     if not rows:
         raise InputError(f"{examples.source}: not one row has a paraphrase")
     copies = examples.take(rows)
+    marked = [f"{i}~" for i in copies.ids]
+    if taken := set(marked) & set(examples.ids):
+        raise InputError(f"{examples.source}: the id {min(taken)!r} is that of a paraphrase; rename it")
     table = copies.table
     for name, values in (
         ("text", [paraphrases[i] for i in rows]),
-        ("id", [f"{i}~" for i in copies.ids]),
+        ("id", marked),
     ):
         at = table.column_names.index(name)
         table = table.set_column(at, name, pa.array(values, pa.string()))

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from calmix.mixing.checking import check_range
+
 __all__ = ["cross_entropy", "mix", "smooth"]
 
 
@@ -13,6 +15,7 @@ def smooth(targets: Tensor, amount: float) -> Tensor:
     """
     if amount == 0:
         return targets
+    check_range("amount", amount, high=1)
     classes = targets.shape[-1]
     if classes == 1:
         return targets

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from calmix.mixing.checking import check_range
-from calmix.mixing.levels import Level, Mask, Padding, mixed_logits
+from calmix.mixing.levels import Level, Mask, Padding, check_level, check_pairs, mixed_logits
 from calmix.mixing.losses import Mixes, row_losses, step_losses
 from calmix.mixing.pairing import Pairing, reversed_batch, shuffled
 from calmix.mixing.step import Step
@@ -46,6 +46,9 @@ def mixed(
     A `share` below 1 leaves the other rows of each batch unmixed: what the model thinks of them is free to record.
     `entropy` is the weight of the prediction's entropy, which is taken off the loss.
     """
+    if not callable(level):
+        check_level(level)
+    check_pairs(padding, mask)
     check_range("alpha", alpha)
     check_range("smoothing", smoothing, high=1)
     check_range("share", share, high=1)

@@ -9,8 +9,8 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from calmix.errors import InputError, TrainingError
-from calmix.mixing import Recipe, Step
+from calmix.errors import TrainingError
+from calmix.mixing import Recipe, Step, check_per_row
 from calmix.models import anatomy, reads_pixels
 from calmix.training.batches import Part, TrainingSet, seed_for
 from calmix.training.branching import Branch
@@ -144,10 +144,7 @@ class Stepper:
             beside=self.branch,
         )
         losses = self.recipe.loss(step)
-        if losses.shape != rows.shape:
-            raise InputError(
-                f"the recipe's loss has shape {tuple(losses.shape)} for {len(rows)} rows: it must return one per row"
-            )
+        check_per_row(losses, len(rows))
         if self.guidance is not None and part.counts and step.observed is not None:
             with self.branch.forked(*step.observed, lane="record"):
                 self.guidance.observe(step)
