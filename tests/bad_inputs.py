@@ -242,6 +242,10 @@ def _tables() -> dict[str, Bad]:
         "table: mistyped": Bad("train godo.csv --model MODEL --out new", "godo.csv: no such file; did you mean 'good.csv'?", good),
         "table: mistyped, to predict": Bad("predict RUN good.json", "good.json: no such file; did you mean 'good.csv'?", good),
         "table: a text file that is not there": Bad("predict RUN nothing.txt", "nothing.txt: no such file", {}),
+        "table: predictions onto the texts": Bad("predict RUN good.csv --out ./good.csv", "--out good.csv: is one of the tables that are read", good),
+        "table: predictions onto a link to the texts": Bad("predict RUN good.csv --out l.csv", "--out l.csv: is one of the tables that are read", {**good, "l.csv": link("good.csv")}),
+        "table: dev data twice": Bad("train good.csv --dev other.csv --dev-fraction 0.1 --model MODEL --out new", "give --dev or --dev-fraction, not both", other),
+        "table: a group that is no column": Bad("evaluate RUN good.csv --group lable --out new", "--group: no column 'lable'; did you mean 'label'? (columns: 'text', 'label')", {"good.csv": rows("text,label", "the cat,animal", "bread,food")}),
         "table: a folder": Bad("train full --model MODEL --out new", "this is a folder without images", {"full": folder}),
         "table: a dangling link": Bad("train l.csv --model MODEL --out new", "l.csv: no such file", {"l.csv": link("no")}),
         "table: a link to itself": Bad("train l.csv --model MODEL --out new", "no such file", {"l.csv": link("l.csv")}),
@@ -539,6 +543,11 @@ def _decisions() -> dict[str, Bad]:
         "decisions: onto the table": Bad("map table.csv --apply d.csv --out table.csv", "is one of the tables", same),
         "decisions: into no table": Bad(
             "map table.csv --apply d.csv --out clean.txt", "the file name does not say what the file is", same
+        ),
+        "decisions: columns named for the map alone": Bad(
+            "map odd.csv --apply d.csv --out clean.csv",
+            "if the map was made with --text, --label or --id, give the same here",
+            {**same, "odd.csv": rows("key,words,kind", "r1,one,x", "r2,two,y")},
         ),
         "decisions: not there": Bad("map table.csv --apply no.csv --out clean.csv", "no.csv: no such file", same),
     }

@@ -1,11 +1,13 @@
 """The package's front door."""
 
+import inspect
 import subprocess
 import sys
 
 import pytest
 
 import calmix
+from calmix.training.halves import Run
 
 
 def test_importing_it_costs_no_torch() -> None:
@@ -19,6 +21,11 @@ def test_every_public_name_is_there() -> None:
         assert getattr(calmix, name) is not None
     assert calmix.train.__module__.startswith("calmix.training")
     assert calmix.load.__module__.startswith("calmix.models")
+
+
+def test_training_says_that_it_returns_a_run() -> None:
+    assert inspect.signature(calmix.train).return_annotation is Run
+    assert calmix.train.__annotations__["return"] is Run
 
 
 def test_what_is_not_there_is_an_attribute_error() -> None:

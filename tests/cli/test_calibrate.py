@@ -48,6 +48,16 @@ def test_a_guarantee_lets_predict_abstain(calmix: Any, checkpoint: Any, files: A
     assert calmix("predict", "new", files["texts"], "--abstain").code == 0
 
 
+@pytest.mark.parametrize("more", [[], ["--mc-dropout", 2, "--dropout", 0.2]])
+def test_a_threshold_that_is_left_out_is_told(calmix: Any, trained: Path, files: Any, place: Path, more: Any) -> None:
+    line = f"the threshold of {trained} held for its confidence before, and is left out"
+    ended = calmix("calibrate", trained, files["test"], "--out", "without", *more)
+    assert f"{line}: for a new one, calibrate with --guarantee 0.3\n" in ended.err
+    assert calmix("predict", "without", files["texts"], "--abstain").code == 2
+    assert line not in calmix("calibrate", trained, files["test"], "--guarantee", 0.3, "--out", "with", *more).err
+    assert line not in calmix("calibrate", "without", files["test"], "--out", "again").err
+
+
 @pytest.mark.parametrize("method", ["temperature", "isotonic"])
 def test_an_ensemble_gets_a_temperature_of_its_own_in_one_folder(
     calmix: Any, trained: Path, files: Any, place: Path, checkpoint: Any, method: str

@@ -69,6 +69,28 @@ def test_classes_are_groups_by_the_column_of_the_label(calmix: Any, trained: Pat
     assert {name: f["n"] for name, f in found[str(odd.file)]["groups"].items()} == dict.fromkeys(tiny.LABELS, 10)
 
 
+def test_the_label_is_each_class_whatever_its_column_is_called(calmix: Any, odd: Any, place: Path) -> None:
+    words = ("evaluate", odd.run, odd.file, "--no-report", "--json", "--group")
+    found = strict(calmix(*words, "label").out)[str(odd.file)]["groups"]
+    assert {name: f["n"] for name, f in found.items()} == dict.fromkeys(tiny.LABELS, 10)
+    # A column of the file that is called so is meant, though it is not the label.
+    lines = odd.file.read_text().splitlines()
+    (place / "two.csv").write_text("\n".join([f"{lines[0]},Label", *(f"{line},same" for line in lines[1:])]) + "\n")
+    found = strict(calmix("evaluate", odd.run, "two.csv", *words[3:], "label").out)["two.csv"]["groups"]
+    assert {name: f["n"] for name, f in found.items()} == {"same": 30}
+
+
+@pytest.mark.usefixtures("place")
+def test_groups_are_named_as_the_file_names_its_columns(calmix: Any, odd: Any) -> None:
+    words = ("evaluate", odd.run, odd.file, "--no-report", "--json", "--group")
+    assert set(strict(calmix(*words, "key").out)[str(odd.file)]["groups"]) == {f"k{row}" for row in range(30)}
+    assert calmix(*words, "body (raw)").code == 0
+    ended = calmix(*words, "quue")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "no column 'quue'; did you mean 'Queue'? (columns: 'key', 'Body (raw)', 'Queue')" in ended.err
+    assert calmix(*words, "text").code == 2
+
+
 @pytest.mark.parametrize(
     "content",
     [

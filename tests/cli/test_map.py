@@ -165,7 +165,7 @@ def test_which_pass_was_recorded_is_said_and_what_a_map_is_worth(calmix: Any, wo
     assert ended.code == 0, ended.err
     assert "30 samples mapped over 1 epoch, recorded on the evaluation pass\n" in ended.out
     assert "every sample was seen once" in ended.err
-    assert "hardly learnt anything" in ended.err
+    assert "had hardly learnt anything" in ended.err
     found = json.loads((place / "map" / "metrics.json").read_text())
     assert found["recorded_on"] == "evaluation pass"
     assert len([line for line in found["notes"] if "hardly learnt" in line]) == 1
@@ -175,7 +175,7 @@ def test_the_table_itself_is_never_overwritten(calmix: Any, checkpoint: Any, pla
     before = noisy(place / "data.csv").read_bytes()
     ended = calmix("map", "data.csv", "--model", checkpoint("bert"), "--out", "map", "--clean", "data.csv")
     assert ended.code == 2
-    assert "is the table that is mapped" in ended.err
+    assert "--clean data.csv: is one of the tables that are read" in ended.err
     assert (place / "data.csv").read_bytes() == before
 
 
@@ -200,6 +200,29 @@ def test_columns_that_were_named_are_found_again(calmix: Any, place: Path) -> No
     assert calmix("map", "data.csv", *names, "--apply", "decisions.csv", "--out", "clean.csv").code == 0
     assert read_table(place / "clean.csv")["kind"].to_pylist() == ["2", "2"]
     assert read_table(place / "clean.csv")["class"].to_pylist() == ["x", "y"]
+
+
+def test_columns_named_for_the_map_are_known_where_the_decisions_are_in_its_folder(
+    calmix: Any, odd: Any, checkpoint: Any, place: Path
+) -> None:
+    names = ("--text", "body (raw)", "--label", "queue", "--id", "key")
+    words = ("--epochs", 1, "--model", checkpoint("bert"), "--no-report")
+    assert calmix("map", odd.file, *names, *words, "--out", "map").code == 0
+    for folder in ("map", "."):
+        (place / folder / "decisions.csv").write_text("id,label,decision,new_label\nk0,animal,relabel,food\n")
+    ended = calmix("map", odd.file, "--apply", "map/decisions.csv", "--out", "clean.csv")
+    assert ended.code == 0, ended.err
+    assert read_table(place / "clean.csv")["Queue"].to_pylist()[:2] == ["food", "food"]
+    ended = calmix("map", odd.file, "--apply", "decisions.csv", "--out", "other.csv")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "if the map was made with --text, --label or --id, give the same here" in ended.err
+
+
+def test_lines_end_as_they_did_in_the_table(calmix: Any, place: Path) -> None:
+    (place / "data.csv").write_bytes(b'id,text,label\r\na,one,x\r\nb,"two\nlines",y\r\nc,three,x\r\n')
+    (place / "decisions.csv").write_text("id,decision\na,drop\n")
+    assert calmix("map", "data.csv", "--apply", "decisions.csv", "--out", "clean.csv").code == 0
+    assert (place / "clean.csv").read_bytes() == b'id,text,label\r\nb,"two\nlines",y\r\nc,three,x\r\n'
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 """Words of the command line: KEY=VALUE, and which model is meant."""
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calmix.cli.parsing import named_files, pairs, predictor, unfamiliar, weights
+from calmix.cli.parsing import check_apart, named_files, pairs, predictor, unfamiliar, weights
 from calmix.errors import InputError
 from calmix.models import Classifier, Ensemble
 
@@ -21,6 +22,14 @@ def test_pairs_are_split_at_the_first_equals_sign() -> None:
 def test_what_is_no_pair_is_refused_with_the_options_name(words: list[str]) -> None:
     with pytest.raises(InputError, match="--set"):
         pairs(words, "--set")
+
+
+def test_a_file_that_is_read_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").touch()
+    (tmp_path / "b.csv").symlink_to("a.csv")
+    with pytest.raises(InputError, match=r"--out .*b\.csv: is one of the tables that are read"):
+        check_apart("--out", tmp_path / "b.csv", "org/name", tmp_path / "a.csv")
+    check_apart("--out", tmp_path / "c.csv", tmp_path / "a.csv", tmp_path / "c.csv")
 
 
 def test_a_file_without_a_name_is_told_what_the_option_takes() -> None:

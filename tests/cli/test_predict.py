@@ -60,6 +60,34 @@ def test_abstaining_says_what_to_accept_and_what_is_possible(calmix: Any, traine
     assert all(set(json.loads(row["possible"])) <= {"animal", "food", "weather"} for row in found)
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--ensemble", "other"], "the threshold of a single run is not used for an ensemble"),
+        (["--mc-dropout", 2], "one of a single pass is not used; calibrate it with --mc-dropout and --guarantee"),
+    ],
+)
+def test_a_threshold_of_other_predictions_is_not_abstained_by(
+    calmix: Any, trained: Path, files: Any, more: list[Any], says: str
+) -> None:
+    ended = calmix("predict", trained, files["texts"], "--abstain", *more)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert says in ended.err
+
+
+@pytest.mark.parametrize("out", ["new.csv", "./deep/../new.csv", "link.csv", "hard.csv"])
+def test_the_texts_are_never_overwritten(calmix: Any, place: Path, monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    monkeypatch.setattr("calmix.models.load", lambda *_, **__: pytest.fail("loaded"))
+    (place / "deep").mkdir()
+    (place / "new.csv").write_text("text\nthe cat\n")
+    (place / "link.csv").symlink_to("new.csv")
+    (place / "hard.csv").hardlink_to("new.csv")
+    ended = calmix("predict", "model", "new.csv", "--out", out)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert "is one of the tables that are read; give another file" in ended.err
+    assert (place / "new.csv").read_text() == "text\nthe cat\n"
+
+
 def test_columns_can_be_named(calmix: Any, trained: Path, place: Path) -> None:
     (place / "odd.csv").write_text("key,body\nk1,the cat\nk2,bread\n")
     found = rows_of(calmix("predict", trained, "odd.csv", "--text", "body", "--id", "key").out)

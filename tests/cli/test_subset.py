@@ -76,7 +76,7 @@ def test_a_training_run_has_a_map_too(calmix: Any, trained: Path, files: Any, pl
         (["TRAIN", "--dynamics", "nowhere", "--out", "a.csv"], "nowhere: no such folder"),
         (["DEV", "--dynamics", "MAP", "--out", "a.csv"], "have no recorded dynamics"),
         (["TRAIN", "--dynamics", "MAP", "--out", "a.docx"], "does not say what the file is"),
-        (["TRAIN", "--dynamics", "MAP", "--out", "TRAIN"], "is the table itself"),
+        (["TRAIN", "--dynamics", "MAP", "--out", "TRAIN"], "is one of the tables that are read"),
         (["TRAIN", "--dynamics", "MAP", "--out", "a.csv", "--fraction", "0.6"], "--fraction must be above 0"),
         (["TRAIN", "--dynamics", "MAP", "--out", "a.csv", "--fraction", "nan"], "--fraction must be above 0"),
         (["TRAIN", "--dynamics", "MAP", "--out", "a.csv", "--fraction", "0.001"], "no sample of"),

@@ -77,8 +77,9 @@ def test_every_option_arrives(calmix: Any, words: Any, monkeypatch: pytest.Monke
         "recipe": "erl",
         "record": "evaluation",
     }
+    without_dev = [*words[:2], *words[4:]]
     ended = calmix(
-        *words,
+        *without_dev,
         *(word for name, value in given.items() for word in (f"--{name}", value)),
         *("--set", "x=1", "--set", "y=a=b", "--class-weights", "p=1,q=2", "--ood", "n=file.csv"),
         *("--track", "tensorboard", "--gradient-checkpointing", "--dry-run", "--out", "here"),
@@ -112,6 +113,13 @@ def test_defaults_are_those_of_the_function(calmix: Any, files: Any, monkeypatch
     for name, parameter in inspect.signature(train).parameters.items():
         if name not in {"train", "on_progress", "on_note", *THEIRS}:
             assert heard[name] == given.get(name, parameter.default), name
+
+
+@pytest.mark.usefixtures("place")
+def test_dev_data_and_a_share_to_split_off_contradict_each_other(calmix: Any, words: Any) -> None:
+    ended = calmix(*words, "--dev-fraction", 0.1, "--out", "run")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert "give --dev or --dev-fraction, not both" in ended.err
 
 
 def test_a_dry_run_says_what_it_would_take(calmix: Any, words: Any, place: Path) -> None:

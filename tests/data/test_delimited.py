@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calmix.data.delimited import _careful, read_delimited, write_delimited
+from calmix.data.delimited import _careful, line_end, read_delimited, write_delimited
 from calmix.errors import InputError
 
 
@@ -156,6 +156,22 @@ def test_a_copy_of_a_table_is_the_same_file(tmp_path):
     with (tmp_path / "b.csv").open("wb") as sink:
         write_delimited(read_delimited(tmp_path / "a.csv", ","), sink, ",", guard=False)
     assert (tmp_path / "b.csv").read_text() == content
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("name", ["text", "a\nb", 'a "\r\n" b'])
+def test_a_copy_can_have_the_line_ends_of_its_table(tmp_path, end, name):
+    table = pa.table({"id": ["1", "2"], name: ["one", "two\nlines"]})
+    with (tmp_path / "a.csv").open("wb") as sink:
+        write_delimited(table, sink, ",", end=end)
+    assert line_end(tmp_path / "a.csv") == end
+    assert read_delimited(tmp_path / "a.csv", ",").to_pydict() == table.to_pydict()
+    assert (tmp_path / "a.csv").read_bytes().endswith(f'{end}1,one{end}2,"two\nlines"{end}'.encode())
+
+
+def test_a_header_without_an_end_has_the_usual_one(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"text")
+    assert line_end(tmp_path / "a.csv") == "\n"
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t"])

@@ -44,6 +44,16 @@ def test_clean_data_needs_no_line():
     assert hygiene_lines(Examples.from_texts(["a", "b"], [0, 1]), {"dev": Examples.from_texts(["c"])}) == []
 
 
+def test_rows_of_dev_in_another_set_are_said() -> None:
+    train = Examples.from_texts(["one text", "another text"], [0, 1])
+    dev, test = (Examples.from_texts(texts, [0, 1]) for texts in (["a dog", "a cat"], ["A cat", "a bird"]))
+    assert hygiene_lines(train, {"dev": dev, "test": test}) == [
+        "test: 1 of 2 rows are also in dev, on which the temperature is fitted and an epoch may be chosen; scores on "
+        "them are too good"
+    ]
+    assert hygiene_lines(train, {"test": test, "dev": dev.take([0])}) == []
+
+
 @pytest.mark.parametrize(
     ("texts", "ids"),
     [

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from calmix.data import Examples, read_examples, write_table
-from calmix.data.originals import original_table
+from calmix.data import Examples, read_examples, read_table, write_table
+from calmix.data.originals import original_table, write_copy
 
 COLUMNS = {"text": None, "text_b": None, "choices": None, "label": None, "id": None}
 
@@ -19,6 +19,17 @@ def test_a_file_is_as_it_was(tmp_path: Path) -> None:
     assert label == "Queue"
     assert table.to_pydict() == {"Body": ["x", "y"], "Queue": ["b", "a"], "text": ["1", "2"]}
     assert original_table(str(file), examples, {**COLUMNS, "text": "text", "label": "Queue"})[1] == "Queue"
+
+
+def test_a_copy_of_a_file_has_its_line_ends_and_its_cells(tmp_path: Path) -> None:
+    content = b"text,label\r\n=1,a\r\n-x,b\r\n"
+    (tmp_path / "a.csv").write_bytes(content)
+    table = read_table(tmp_path / "a.csv")
+    write_copy(table, tmp_path / "b.csv", of=str(tmp_path / "a.csv"))
+    assert (tmp_path / "b.csv").read_bytes() == content
+    write_table(table, tmp_path / "a.parquet")
+    write_copy(table, tmp_path / "c.csv", of=str(tmp_path / "a.parquet"))
+    assert (tmp_path / "c.csv").read_bytes() == content.replace(b"\r\n", b"\n")
 
 
 def test_images_in_files_become_a_table_to_train_on(tmp_path: Path) -> None:

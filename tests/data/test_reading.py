@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from calmix.data import read_examples, read_table, write_table
-from calmix.data.reading import names_hub, read_files
+from calmix.data.reading import holds_table, names_hub, read_files
 from calmix.errors import InputError
 
 
@@ -201,3 +201,9 @@ def test_text_from_data_is_printed_safely(file):
         read_examples(file(lines({"text": "a", "label": "\x1b[2Jevil\n"}), "a.jsonl"), label_names=["x"])
     assert "\x1b" not in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_what_is_read_as_a_table_is_told(tmp_path):
+    assert holds_table("train.csv")
+    assert holds_table("train.jsonl.gz")
+    assert not any(map(holds_table, (str(tmp_path), "one.png", "train-images-idx3-ubyte.gz", "org/name")))

@@ -210,9 +210,7 @@ def test_a_model_that_hardly_learnt_is_said_to_have(right: int, said: bool) -> N
     notes = map_notes(Dynamics.from_logits(np.stack([np.eye(3)[told] * e for e in (1, 2)]), labels))
     assert any("hardly learnt" in note for note in notes) == said
     if said:
-        assert (
-            f"{right / 60:.0%} of the training labels right at the end, the most frequent alone makes 33%" in notes[0]
-        )
+        assert f"{right / 60:.0%} of the training labels right, the most frequent alone makes 33%" in notes[0]
 
 
 def test_a_class_that_a_region_lacks_is_named() -> None:

@@ -94,6 +94,16 @@ def test_the_temperature_is_the_one_that_fits_the_dev_predictions(quick: Any) ->
     assert run.metrics["splits"]["dev"]["after"]["nll"] <= run.metrics["splits"]["dev"]["before"]["nll"]
 
 
+@pytest.mark.parametrize("architecture", ["bert", "distilbert"])
+def test_the_same_rows_get_the_same_predictions_in_every_set(quick: Any, checkpoint: Any, architecture: str) -> None:
+    """Whatever precision was trained in: the figures are those of the finished model."""
+    rows = tiny.examples(40, seed=1)
+    run = quick(model=checkpoint(architecture), dev=rows, test=rows, precision="bf16")
+    assert any("test: 40 of 40 rows are also in dev" in note for note in run.metrics["notes"])
+    dev, test = (probabilities(run.folder / f"predictions-{name}.parquet") for name in ("dev", "test"))
+    assert dev.tolist() == test.tolist()
+
+
 def test_without_dev_data_a_share_is_split_off_and_said(quick: Any) -> None:
     heard: list[str] = []
     run = quick(dev=None, train=tiny.examples(60), dev_fraction=0.2, on_note=heard.append)

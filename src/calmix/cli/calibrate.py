@@ -83,9 +83,25 @@ def calibrate(
             print(f"{name}: {method.value} changes predictions, accuracy goes from {before:.1%} to {after:.1%}")
     for line in guarantee_lines(figures):
         print(line)
+    if guarantee is None:
+        _note_threshold([model, *(ensemble or [])])
     note("fit: these rows chose the correction, so they flatter it; judge it on others with `calmix evaluate`")
     several = bool(ensemble) or mc_dropout is not None
     if several or method is not _Method.temperature:
         what = f"the {method.value} of a mean" if several else method.value
         note(f"{what} cannot go into the weights: it is in {out / 'calmix.json'}, and only calmix applies it")
     print(f"model: {out}")
+
+
+def _note_threshold(models: list[str]) -> None:
+    """Tell of a threshold that the calibrated copy does not have."""
+    from calmix.models import checkpoint_of, read_beside
+
+    for each in models:
+        known = read_beside(Path(checkpoint_of(each))).threshold
+        if known is not None:
+            note(
+                f"the threshold of {each} held for its confidence before, and is left out: "
+                f"for a new one, calibrate with --guarantee {known.accuracy:g}"
+            )
+            return

@@ -10,6 +10,9 @@ from calmix.cli.showing import interval_table, note, print_json, unfamiliar_tabl
 from calmix.errors import InputError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from calmix.data import Examples
     from calmix.models import Predictor
 
 __all__ = ["evaluate"]
@@ -65,17 +68,17 @@ def evaluate(
     if model is None:
         if ensemble or ood or mc_dropout is not None or dropout is not None:
             raise InputError("--ensemble, --mc-dropout and --ood are for models, not for --predictions")
-        sources = _from_files(predictions or [])
+        sources = _from_files(predictions or [], group)
     else:
         config |= {"ensemble": ensemble or None, "mc_dropout": mc_dropout, "dropout": dropout}
         asked = unfamiliar(ood or [])
         check_there(*(files or []), *(file for file in asked.values() if file))
         classifier = predictor(model, ensemble, mc_dropout, dropout)
         columns = {"text": text, "text_b": text_b, "choices": choices, "label": label, "usual": classifier.columns}
-        sources = _from_model(classifier, files or [], columns, as_json)
+        sources = _from_model(classifier, files or [], columns, group, as_json)
         if asked:
             config["ood"], scores, apart = _apart(classifier, sources, asked, columns, as_json)
-    figures = {name: _measured(name, found, bins, group) for name, found in sources.items()}
+    figures = {name: _measured(name, found, bins) for name, found in sources.items()}
     if apart is not None:
         figures = {name: {**found, "ood": apart[name]} for name, found in figures.items()}
     wanted = out is not None or not no_report
@@ -104,22 +107,18 @@ def _note_seen(models: list[str], sources: dict[str, Any]) -> None:
             note(f"{file}: {seen:,} of {len(found[5]):,} rows were trained on, and flatter the model")
 
 
-def _measured(name: str, found: Any, bins: int, group: str | None) -> dict[str, Any]:
+def _measured(name: str, found: Any, bins: int) -> dict[str, Any]:
     """Return the figures of one file, and those of its groups."""
-    from calmix.data.columns import named_column
-    from calmix.data.origin import Origin
     from calmix.training import intervals, json_safe, measure, measure_groups
 
-    probs, labels, table, *_ = found
-    if group is not None:
-        group = named_column(table, Origin(name), group, "--group")
+    probs, labels, groups, *_ = found
     try:
         figures: dict[str, Any] = measure(probs, labels, bins=bins)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     figures["intervals"] = intervals(probs, labels, bins=bins)
-    if group is not None:
-        figures["groups"] = measure_groups(probs, labels, table[group].to_pylist(), bins=bins)
+    if groups is not None:
+        figures["groups"] = measure_groups(probs, labels, groups, bins=bins)
     return dict(json_safe(figures))
 
 
@@ -144,9 +143,9 @@ def _write(
     return write_run_page(folder)
 
 
-# Both return, by file: probabilities, labels, the table to group by, the predictions to keep, a hash of the data; of
-# a model, also the examples and what it said about them.
-def _from_files(paths: list[str]) -> dict[str, Any]:
+# Both return, by file: probabilities, labels, the group of each row, the predictions to keep, a hash of the data; of a
+# model, also the examples and what it said about them.
+def _from_files(paths: list[str], group: str | None) -> dict[str, Any]:
     from calmix.training import read_predictions
     from calmix.training.folder import file_hash
     from calmix.training.recording import bare_predictions
@@ -154,27 +153,55 @@ def _from_files(paths: list[str]) -> dict[str, Any]:
     found = {}
     for path in paths:
         probs, labels, table = read_predictions(path)
-        found[path] = (probs, labels, table, bare_predictions(probs, labels, table), file_hash(Path(path)))
+        groups = None if group is None else _cells(table, path, group)
+        found[path] = (probs, labels, groups, bare_predictions(probs, labels, table), file_hash(Path(path)))
     return found
 
 
-def _from_model(classifier: "Predictor", files: list[str], columns: dict[str, Any], quiet: bool) -> dict[str, Any]:
+def _from_model(
+    classifier: "Predictor", files: list[str], columns: dict[str, Any], group: str | None, quiet: bool
+) -> dict[str, Any]:
     from calmix.models import read_for
     from calmix.training import prediction_table
     from calmix.training.unfamiliar import ask
 
     sets = {file: read_for(classifier, file, split="test", **columns) for file in files}
+    groups = {file: None if group is None else _groups(file, sets[file], columns, group) for file in files}
     found = {}
     for file, examples in sets.items():
         with working_bar(Path(file).name, len(examples), quiet) as bar:
             said = ask(classifier, examples, progress=bar)
         kept = prediction_table(examples, said.probs, label_names=classifier.label_names)
-        rows = examples.table
-        label = columns["label"] or columns["usual"].get("label") or "label"
-        if label not in rows.column_names:  # examples have it apart from their other columns
-            rows = rows.append_column(label, kept["label"])
-        found[file] = (said.probs, examples.labels, rows, kept, examples.digest(), examples, said)
+        found[file] = (said.probs, examples.labels, groups[file], kept, examples.digest(), examples, said)
     return found
+
+
+def _groups(file: str, examples: "Examples", columns: dict[str, Any], group: str) -> list[Any]:
+    """Return the group of each row: its cell in a column that is called so in the file, or its class."""
+    import pyarrow as pa
+
+    from calmix.data.originals import original_table
+    from calmix.data.reading import holds_table
+
+    classes = pa.array([examples.label_names[k] if examples.label_names else str(k) for k in examples.labels])
+    if not holds_table(file):
+        rows = examples.table
+        return _cells(rows if "label" in rows.column_names else rows.append_column("label", classes), file, group)
+    given = {role: name for role, name in columns.items() if role != "usual"}
+    rows, label = original_table(file, examples, {**given, "id": None}, usual=columns["usual"])
+    rows = rows.set_column(rows.column_names.index(label), label, classes)
+    is_class = group.strip().casefold() == "label"
+    if is_class and not any(name.strip().casefold() == "label" for name in rows.column_names):
+        group = label
+    return _cells(rows, file, group)
+
+
+def _cells(table: "pa.Table", file: str, group: str) -> list[Any]:
+    """Return the cells of the column to group by."""
+    from calmix.data.columns import named_column
+    from calmix.data.origin import Origin
+
+    return list(table[named_column(table, Origin(file), group, "--group")].to_pylist())
 
 
 def _apart(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calmix.cli.parsing import Augment, Judged, Record
+from calmix.cli.parsing import Augment, Judged, Record, check_apart
 from calmix.cli.showing import note, print_json, training_bar
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ def map_(
 
     if clean is not None:
         check_writable(clean)
-        if clean.exists() and Path(train).exists() and clean.samefile(train):
-            raise InputError(f"--clean {clean}: is the table that is mapped; give another file")
+        check_apart("--clean", clean, train)
         if out.absolute() in clean.absolute().parents:
             raise InputError(f"--clean {clean}: is inside the map's folder; give another place")
     examples = read_examples(train, **columns)
@@ -167,39 +166,51 @@ def _draw(done: "Survey") -> None:
 def _write_clean(train: str, examples: "Examples", columns: dict[str, Any], known: "Dynamics", clean: Path) -> None:
     import numpy as np
 
-    from calmix.data import write_table
-    from calmix.data.originals import original_table
+    from calmix.data.originals import original_table, write_copy
     from calmix.dynamics import label_issues
 
     table, _ = original_table(train, examples, columns)
-    write_table(table.take(np.flatnonzero(~label_issues(known).flagged)), clean, guard=False)
+    write_copy(table.take(np.flatnonzero(~label_issues(known).flagged)), clean, of=train)
 
 
 def _apply(train: str, decisions: Path, out: Path, columns: dict[str, Any], as_json: bool, *, unwanted: bool) -> None:
     """Write the table with decisions applied."""
-    from calmix.data import apply_decisions, read_decisions, read_examples, write_table
-    from calmix.data.originals import original_table
+    from calmix.data import apply_decisions, read_decisions
+    from calmix.data.originals import original_table, write_copy
+    from calmix.data.remembering import remembered_columns
     from calmix.data.tables import check_writable
     from calmix.errors import InputError
 
     if unwanted:
         raise InputError("--apply writes a table and maps nothing: leave out --filter and --clean")
     check_writable(out)
-    for given in (Path(train), decisions):
-        if out.exists() and given.exists() and out.samefile(given):
-            raise InputError(f"--out {out}: is one of the tables that are read; give another file")
+    check_apart("--out", out, train, decisions)
     if out.exists():
         raise InputError(f"--out {out}: is there already; give another file, or remove it")
-    examples = read_examples(train, **columns)
+    usual = remembered_columns(decisions.parent)
+    examples = _read_mapped(train, columns, usual)
     check_writable(out, images=examples.kind == "image")
-    table, label = original_table(train, examples, columns)
+    table, label = original_table(train, examples, columns, usual=usual)
     applied = apply_decisions(table, examples, read_decisions(decisions, examples), label=label)
     if applied.table.num_rows == 0:
         raise InputError(f"{decisions}: drops every row of {train}; nothing would be left to write")
-    write_table(applied.table, out, guard=False)
+    write_copy(applied.table, out, of=train)
     counts = {"relabelled": applied.relabelled, "dropped": applied.dropped, "kept": applied.kept}
     if as_json:
         print_json({"out": str(out), "rows": applied.table.num_rows, **counts})
         return
     print(", ".join(f"{count:,} {name}" for name, count in counts.items()))
     print(f"{applied.table.num_rows:,} of {len(examples):,} rows: {out}")
+
+
+def _read_mapped(train: str, columns: dict[str, Any], usual: dict[str, str]) -> "Examples":
+    """Return the examples in a table that was mapped; an error says that columns must be named as for the map."""
+    from calmix.data import read_examples, read_table
+    from calmix.data.reading import holds_table
+    from calmix.errors import InputError
+
+    table = read_table(train) if holds_table(train) else None
+    try:
+        return read_examples(train, **columns, usual=usual, table=table)
+    except InputError as error:
+        raise InputError(f"{error}; if the map was made with --text, --label or --id, give the same here") from None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -18,6 +19,7 @@ __all__ = [
     "Members",
     "Passes",
     "Record",
+    "check_apart",
     "named_files",
     "pairs",
     "predictor",
@@ -51,6 +53,12 @@ def predictor(
         raise InputError("--dropout is the rate of --mc-dropout N: give both")
     dropout = None if passes is None else Dropout(passes, rate)
     return load([model, *(members or [])], precision=precision, mc_dropout=dropout)
+
+
+def check_apart(option: str, file: Path, *read: str | Path) -> None:
+    """Refuse a file to write to that is one of those that are read, whatever each is called."""
+    if file.exists() and any(Path(each).exists() and file.samefile(each) for each in read):
+        raise InputError(f"{option} {file}: is one of the tables that are read; give another file")
 
 
 class Judged(StrEnum):

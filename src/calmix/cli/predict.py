@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from calmix.cli.parsing import DropoutRate, Members, Passes, predictor
+from calmix.cli.parsing import DropoutRate, Members, Passes, check_apart, predictor
 from calmix.cli.showing import note, working_bar
 from calmix.errors import InputError
 
@@ -58,6 +58,12 @@ def predict(
 
     if out is not None:
         check_writable(out)
+        check_apart("--out", out, *files)
+    if abstain and ensemble:
+        raise InputError(
+            f"--abstain: the threshold of a single run is not used for an ensemble: calibrate {model} with --ensemble "
+            "and --guarantee, which gives it one of its own, and predict with the folder that comes of it"
+        )
     check_there(*files)
     own = _own_columns(files) if with_columns else None
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "id": id}
@@ -70,7 +76,10 @@ def predict(
     classifier = predictor(model, ensemble, mc_dropout, dropout, precision)
     examples = read(classifier.columns) if early is None else early
     if abstain and classifier.beside.threshold is None:
-        raise InputError(f"{model}: has no threshold to abstain by: train or calibrate it with --guarantee")
+        how = "train or calibrate it with --guarantee"
+        if mc_dropout is not None:
+            how = "one of a single pass is not used; calibrate it with --mc-dropout and --guarantee"
+        raise InputError(f"{model}: has no threshold to abstain by: {how}")
     classifier.check(examples)
     from calmix.training import prediction_tables
 

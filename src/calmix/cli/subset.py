@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from calmix.cli.parsing import check_apart
+
 __all__ = ["subset"]
 
 
@@ -35,16 +37,15 @@ def subset(
 
     Park & Caragea (NAACL 2022), table 1: a third each, with and without the AUM filter.
     """
-    from calmix.data import read_examples, write_table
-    from calmix.data.originals import original_table
+    from calmix.data import read_examples
+    from calmix.data.originals import original_table, write_copy
     from calmix.data.remembering import remembered_columns
     from calmix.data.tables import check_writable
     from calmix.errors import InputError
     from calmix.training.mapping import check_recorded, known_dynamics, region_rows
 
     check_writable(out)
-    if out.exists() and Path(train).exists() and out.samefile(train):
-        raise InputError(f"--out {out}: is the table itself; give another file")
+    check_apart("--out", out, train)
     if out.exists():
         raise InputError(f"--out {out}: is there already; give another file, or remove it")
     check_recorded(dynamics)
@@ -62,5 +63,5 @@ def subset(
     if len(rows) == 0:
         raise InputError(f"{dynamics}: no sample of {train} is in that region")
     table, _ = original_table(train, examples, columns, usual=usual)
-    write_table(table.take(rows), out, guard=False)
+    write_copy(table.take(rows), out, of=train)
     print(f"{len(rows):,} of {len(examples):,} samples: {out}")

@@ -10,6 +10,7 @@ import typer
 
 from calmix.cli.parsing import Augment, Record, named_files, pairs, weights
 from calmix.cli.showing import figures_table, generations_table, guarantee_lines, note, plain, print_json, training_bar
+from calmix.errors import InputError
 
 if TYPE_CHECKING:
     from calmix.training import Run
@@ -68,8 +69,11 @@ def train(
         str | None, typer.Option(help="Column with label distributions, used as soft targets.", rich_help_panel=_DATA)
     ] = None,
     dev_fraction: Annotated[
-        float, typer.Option(help="Share of TRAIN split off as dev data when --dev is not given.", rich_help_panel=_DATA)
-    ] = 0.1,
+        float | None,
+        typer.Option(
+            help="Share of TRAIN split off as dev data when --dev is not given. Default: 0.1.", rich_help_panel=_DATA
+        ),
+    ] = None,
     max_length: Annotated[
         int, typer.Option(help="Tokens per text at most; longer ones are cut.", rich_help_panel=_DATA)
     ] = 256,
@@ -266,6 +270,7 @@ def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) ->
     as_json, push_to_hub, no_report = (settings.pop(name) for name in ("as_json", "push_to_hub", "no_report"))
     dry_run = settings["dry_run"]
     settings |= {
+        "dev_fraction": _dev_fraction(settings["dev"], settings["dev_fraction"]),
         "options": pairs(settings.pop("set_") or [], "--set"),
         "ood": named_files(settings["ood"] or []),
         "class_weights": weights(settings["class_weights"]),
@@ -306,6 +311,13 @@ def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) ->
         print(f"model: {done.model}")
     if push_to_hub is not None and not dry_run:
         note(f"uploaded to {push(done.model, push_to_hub)}")
+
+
+def _dev_fraction(dev: str | None, given: float | None) -> float:
+    """Return the share to split off as dev data; refuse one where dev data is given."""
+    if dev is not None and given is not None:
+        raise InputError("give --dev or --dev-fraction, not both: with --dev, nothing is split off TRAIN")
+    return 0.1 if given is None else given
 
 
 def _print_estimate(metrics: dict[str, Any]) -> None:

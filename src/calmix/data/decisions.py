@@ -60,7 +60,10 @@ def read_decisions(path: str | Path, examples: Examples) -> list[Decision]:
         where = origin.row(k)
         row = _resolved(id_, rows, f"the id {shown(id_)} at {where}", origin)
         if row is None:
-            raise origin.error(f"the id {shown(id_)} at {where} is not in {examples.source or 'the data'}")
+            raise origin.error(
+                f"the id {shown(id_)} at {where} is not in {examples.source or 'the data'}: give the table that was "
+                "mapped, with the same --id and --text"
+            )
         if action.strip().lower() not in ACTIONS:
             raise origin.error(f"the decision {shown(action)} at {where} is none of {', '.join(ACTIONS)}")
         given = _resolved(before, classes, f"the label {shown(before)} at {where}", origin) if before else None
@@ -68,7 +71,7 @@ def read_decisions(path: str | Path, examples: Examples) -> list[Decision]:
             label = names[examples.labels[row]]
             raise origin.error(
                 f"{where} says that {shown(id_)} is labelled {shown(before)}, but it is {shown(label)}: "
-                "these decisions are about another state of the data"
+                "these decisions are about another state of the data, or another --label"
             )
         decision = Decision(row, action.strip().lower())
         if decision.action == "relabel":

@@ -14,7 +14,7 @@ from calmix.data.files import open_bytes
 from calmix.data.origin import listed, shown
 from calmix.errors import InputError
 
-__all__ = ["guarded", "read_delimited", "write_delimited"]
+__all__ = ["guarded", "line_end", "read_delimited", "write_delimited"]
 
 _BLOCK = 16 << 20  # a row longer than this goes to the careful reader
 _ROWS = 4096  # written at a time
@@ -53,6 +53,16 @@ def read_delimited(path: Path, delimiter: str) -> pa.Table:
     if table.column_names != header or any(_has_line_break(column) for column in table.columns):
         return _careful(path, delimiter)
     return table
+
+
+def line_end(path: Path) -> str:
+    """Return what ends the lines of a CSV or TSV file: what ends its header."""
+    quotes = 0
+    for line in _lines(path):
+        quotes += line.count('"')
+        if quotes % 2 == 0:  # otherwise it breaks inside a cell
+            return next((end for end in ("\r\n", "\r") if line.endswith(end)), "\n")
+    return "\n"
 
 
 def _has_line_break(column: pa.ChunkedArray) -> bool:
@@ -146,7 +156,9 @@ def _ragged(path: Path, delimiter: str, line: int, fields: int, expected: int) -
     )
 
 
-def write_delimited(table: pa.Table, sink: Any, delimiter: str, *, guard: bool = True, header: bool = True) -> None:
+def write_delimited(
+    table: pa.Table, sink: Any, delimiter: str, *, guard: bool = True, header: bool = True, end: str = "\n"
+) -> None:
     """Write a table of plain columns; with `guard`, strings that a spreadsheet would run get a `'` in front.
 
     Cells are quoted where they must be, so that a copy of a table differs from it in what was changed alone. In a
@@ -158,11 +170,11 @@ def write_delimited(table: pa.Table, sink: Any, delimiter: str, *, guard: bool =
     if header:
         # A byte order mark that belongs to the first name would be taken for the file's.
         names = _quoted(pa.array(table.column_names), rule and rule.replace("[", "[\ufeff"))
-        sink.write(delimiter.join(names.to_pylist()).encode() + b"\n")
+        sink.write((delimiter.join(names.to_pylist()) + end).encode())
     for batch in table.to_batches(max_chunksize=_ROWS):
         cells = [_quoted(pc.fill_null(column.cast(pa.large_string()), ""), rule) for column in batch.columns]
         lines = pc.binary_join_element_wise(*cells, pa.scalar(delimiter, pa.large_string()))
-        sink.write("\n".join(lines.to_pylist()).encode() + b"\n")
+        sink.write((end.join(lines.to_pylist()) + end).encode())
 
 
 def _quoted(cells: pa.Array, rule: str) -> pa.Array:

@@ -110,4 +110,11 @@ def hygiene_lines(train: Examples, others: Mapping[str, Examples]) -> list[str]:
         shared = leakage(train, other)
         if shared:
             lines.append(f"{name}: {shared} of {len(other)} rows are also in train; scores on them say little")
+    for name, other in others.items() if "dev" in others else ():
+        shared = 0 if name == "dev" else leakage(others["dev"], other)
+        if shared:
+            lines.append(
+                f"{name}: {shared} of {len(other)} rows are also in dev, on which the temperature is fitted and an "
+                "epoch may be chosen; scores on them are too good"
+            )
     return lines

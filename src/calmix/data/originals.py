@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from calmix.data.columns import find_columns, with_usual
+from calmix.data.delimited import line_end
 from calmix.data.examples import Examples
 from calmix.data.idx import is_idx
 from calmix.data.origin import Origin
-from calmix.data.reading import names_hub
-from calmix.data.tables import read_table
+from calmix.data.reading import holds_table
+from calmix.data.tables import format_of, read_table, write_table
 
-__all__ = ["original_table"]
+__all__ = ["original_table", "write_copy"]
 
 
 def original_table(
@@ -30,7 +31,7 @@ def original_table(
         files = pa.array([examples.images.encoded(row) for row in range(len(examples))], pa.large_binary())
         names = pa.array([examples.label_names[k] for k in examples.labels])
         return pa.table({"id": examples.table["id"], "image": files, "label": names}), "label"
-    if not (names_hub(source) or Path(source).is_dir()):
+    if holds_table(source):
         table = read_table(source)
         read: dict[str, Any] = {**with_usual(columns, usual or {}, table.column_names)}
         return table, find_columns(table, Origin(source), **read).label or ""
@@ -38,3 +39,9 @@ def original_table(
     label = pa.array(names[examples.labels] if len(names) else examples.labels)
     name = "label" if "label" not in examples.table.column_names else "label_"
     return examples.table.append_column(name, label), name
+
+
+def write_copy(table: pa.Table, path: Path, *, of: str) -> None:
+    """Write what became of the table in a file: cells stay as they are, and lines end as they do there."""
+    plain = holds_table(of) and format_of(of)[0] in ("csv", "tsv")
+    write_table(table, path, guard=False, end=line_end(Path(of)) if plain else "\n")

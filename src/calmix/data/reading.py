@@ -18,7 +18,7 @@ from calmix.data.origin import Origin, neighbour
 from calmix.data.tables import FORMATS, SPREADSHEETS, format_of, read_table
 from calmix.errors import InputError
 
-__all__ = ["check_there", "is_image", "names_hub", "read_examples", "read_files"]
+__all__ = ["check_there", "holds_table", "is_image", "names_hub", "read_examples", "read_files"]
 
 
 def read_examples(
@@ -104,6 +104,11 @@ def read_files(sources: Sequence[str], **options: Any) -> Examples:
 def is_image(name: str) -> bool:
     """Return whether a file is called as images are."""
     return name.lower().endswith(IMAGE_ENDINGS)
+
+
+def holds_table(source: str) -> bool:
+    """Return whether `read_examples` reads this with `read_table`: no folder, no image or IDX file, no hub data set."""
+    return not (os.path.isdir(source) or is_idx(source) or is_image(source) or names_hub(source))
 
 
 def _refuse_columns(name: str, given: Mapping[str, Any]) -> None:

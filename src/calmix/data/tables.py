@@ -121,17 +121,17 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def write_table(table: pa.Table, path: str | Path, *, guard: bool = True) -> None:
+def write_table(table: pa.Table, path: str | Path, *, guard: bool = True, end: str = "\n") -> None:
     """Write a table, its format and compression told by the name, whole or not at all.
 
     In CSV and TSV, lists and other nested cells are written as JSON, and strings that a spreadsheet would
     run as a formula (beginning with = + - @, a tab or a carriage return) get a `'` in front; without `guard`,
-    they stay as they are: for copies of a table that somebody trains on.
+    they stay as they are: for copies of a table that somebody trains on. `end` is what ends their lines.
     """
-    write_tables([table], path, guard=guard)
+    write_tables([table], path, guard=guard, end=end)
 
 
-def write_tables(tables: Iterable[pa.Table], path: str | Path, *, guard: bool = True) -> None:
+def write_tables(tables: Iterable[pa.Table], path: str | Path, *, guard: bool = True, end: str = "\n") -> None:
     """Write the rows of one table after the other, all of the same columns, as `write_table` does.
 
     Each is on its way to the disk before the next is asked for: what is written need not fit into memory.
@@ -144,7 +144,7 @@ def write_tables(tables: Iterable[pa.Table], path: str | Path, *, guard: bool = 
             for table in tables:
                 write_json_lines(table, sink)
         else:
-            _write_delimited(tables, sink, _DELIMITERS[kind], guard=guard)
+            _write_delimited(tables, sink, _DELIMITERS[kind], guard=guard, end=end)
 
 
 def _write_parquet(tables: Iterable[pa.Table], sink: Any) -> None:
@@ -158,9 +158,11 @@ def _write_parquet(tables: Iterable[pa.Table], sink: Any) -> None:
             writer.close()
 
 
-def _write_delimited(tables: Iterable[pa.Table], sink: Any, delimiter: str, *, guard: bool = True) -> None:
+def _write_delimited(
+    tables: Iterable[pa.Table], sink: Any, delimiter: str, *, guard: bool = True, end: str = "\n"
+) -> None:
     for number, table in enumerate(tables):
-        write_delimited(_flat(table), sink, delimiter, guard=guard, header=number == 0)
+        write_delimited(_flat(table), sink, delimiter, guard=guard, header=number == 0, end=end)
 
 
 def print_csv(tables: Iterable[pa.Table]) -> None:

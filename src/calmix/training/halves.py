@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -110,6 +111,9 @@ def alone(stages: Callable[P, Generator[Ready, Fit, Run]]) -> Callable[P, Run]:
         return None if note is None else tell
 
     train.__name__ = train.__qualname__ = "train"
+    # What its help shows: it is called by people who do not know of stages.
+    shown = signature(stages).replace(return_annotation=Run)
+    train.__signature__, train.__annotations__ = shown, {**stages.__annotations__, "return": Run}  # type: ignore[attr-defined]
     return train
 
 

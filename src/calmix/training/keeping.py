@@ -38,7 +38,7 @@ class Fit:
     beside: int = 0
     """How many other runs were trained in the same steps."""
     dev: NDArray[np.float32] | None = None
-    """What the network said about the dev set at the end of the last epoch."""
+    """What the network said about the dev set at the end of the last epoch, unless that was in lower precision."""
     best_dev: NDArray[np.float32] | None = None
     """And of the best one, unless another process saw that."""
 

@@ -30,6 +30,7 @@ __all__ = [
     "accelerator_for",
     "check_trackers",
     "from_main",
+    "is_lowered",
     "over_all",
     "placed",
     "precision_for",
@@ -218,6 +219,11 @@ def wrap(model: nn.Module, accelerator: Accelerator) -> nn.Module:
         warnings.filterwarnings("ignore", message=".*broadcast_buffers", category=FutureWarning)
         wrapped: nn.Module = accelerator.prepare_model(model)
     return wrapped
+
+
+def is_lowered(model: nn.Module) -> bool:
+    """Return whether the accelerator computes a model's forward in lower precision."""
+    return "_original_forward" in vars(model)
 
 
 def unwrap(model: nn.Module) -> None:

@@ -27,7 +27,7 @@ from calmix.training.evaluating import json_safe
 from calmix.training.guiding import Guidance
 from calmix.training.interrupting import Interrupted, interrupts_held
 from calmix.training.keeping import Fit, Keeper
-from calmix.training.launching import over_all, share_statistics, unwrap
+from calmix.training.launching import is_lowered, over_all, share_statistics, unwrap
 from calmix.training.optimising import OptimizerName, Schedule, learning_rate
 from calmix.training.selecting import Selection, dev_figures, joint, score
 from calmix.training.sharding import trainable
@@ -253,7 +253,8 @@ def epoch_entry(
             raise TrainingError(
                 f"predictions stopped being finite in epoch {run.epoch + 1}: training diverged. Try a lower --lr."
             )
-        run.dev = logits
+        # In lower precision they do to choose an epoch by; a temperature is fitted on what the finished model says.
+        run.dev = None if is_lowered(model) else logits
         figures = dev_figures(logits, dev[1])
         worth = score(figures, select)
         entry["dev"], entry["joint"] = json_safe(figures), joint(logits, dev[1])

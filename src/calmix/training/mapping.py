@@ -105,8 +105,9 @@ def map_notes(dynamics: Dynamics) -> list[str]:
     # Of what a constant answer gets wrong, not a fifth is right.
     if right < usual + (1 - usual) / 5:
         notes.append(
-            f"map: the model has hardly learnt anything ({right:.0%} of the training labels right at the end, the most "
-            f"frequent alone makes {usual:.0%}): regions and suspects say little; try more --epochs or another --lr"
+            f"map: the model had hardly learnt anything when it last saw each sample ({right:.0%} of the training "
+            f"labels right, the most frequent alone makes {usual:.0%}): regions and suspects say little; try more "
+            "--epochs or another --lr"
         )
     names, codes = dynamics.label_names, regions(dynamics)
     for region in (Region.EASY, Region.AMBIGUOUS) if names else ():
