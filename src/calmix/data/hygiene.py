@@ -86,8 +86,11 @@ def _slip(one: str, other: str) -> bool:
 
 def leakage(train: Examples, other: Examples) -> int:
     """How many rows of `other` have texts that `train` has too, whatever their case and white space."""
-    known = set(folded_keys(train.table))
-    return sum(key in known for key in folded_keys(other.table))
+    return _shared(set(folded_keys(train.table)), folded_keys(other.table))
+
+
+def _shared(known: set[str], keys: list[str]) -> int:
+    return sum(key in known for key in keys)
 
 
 def hygiene_lines(train: Examples, others: Mapping[str, Examples]) -> list[str]:
@@ -106,15 +109,16 @@ def hygiene_lines(train: Examples, others: Mapping[str, Examples]) -> list[str]:
     if copies.rows:
         conflict = f", {copies.conflicting} of them with conflicting labels" if copies.conflicting else ""
         lines.append(f"train: {copies.rows} of {len(train)} rows repeat another{conflict}")
-    for name, other in others.items():
-        shared = leakage(train, other)
-        if shared:
-            lines.append(f"{name}: {shared} of {len(other)} rows are also in train; scores on them say little")
-    for name, other in others.items() if "dev" in others else ():
-        shared = 0 if name == "dev" else leakage(others["dev"], other)
-        if shared:
+    keys = {name: folded_keys(other.table) for name, other in others.items()}
+    known = set(folded_keys(train.table)) if keys else set()
+    for name, own in keys.items():
+        if shared := _shared(known, own):
+            lines.append(f"{name}: {shared} of {len(own)} rows are also in train; scores on them say little")
+    chosen = set(keys.pop("dev", ()))
+    for name, own in keys.items():
+        if shared := _shared(chosen, own):
             lines.append(
-                f"{name}: {shared} of {len(other)} rows are also in dev, on which the temperature is fitted and an "
+                f"{name}: {shared} of {len(own)} rows are also in dev, on which the temperature is fitted and an "
                 "epoch may be chosen; scores on them are too good"
             )
     return lines
