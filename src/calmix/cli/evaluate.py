@@ -161,12 +161,17 @@ def _from_files(paths: list[str], group: str | None) -> dict[str, Any]:
 def _from_model(
     classifier: "Predictor", files: list[str], columns: dict[str, Any], group: str | None, quiet: bool
 ) -> dict[str, Any]:
+    from calmix.data import read_table
+    from calmix.data.reading import holds_table
     from calmix.models import read_for
     from calmix.training import prediction_table
     from calmix.training.unfamiliar import ask
 
-    sets = {file: read_for(classifier, file, split="test", **columns) for file in files}
-    groups = {file: None if group is None else _groups(file, sets[file], columns, group) for file in files}
+    tables = {file: read_table(file) if group is not None and holds_table(file) else None for file in files}
+    sets = {file: read_for(classifier, file, split="test", table=tables[file], **columns) for file in files}
+    groups = {
+        file: None if group is None else _groups(file, sets[file], columns, group, tables[file]) for file in files
+    }
     found = {}
     for file, examples in sets.items():
         with working_bar(Path(file).name, len(examples), quiet) as bar:
@@ -176,19 +181,20 @@ def _from_model(
     return found
 
 
-def _groups(file: str, examples: "Examples", columns: dict[str, Any], group: str) -> list[Any]:
+def _groups(
+    file: str, examples: "Examples", columns: dict[str, Any], group: str, table: "pa.Table | None"
+) -> list[Any]:
     """Return the group of each row: its cell in a column that is called so in the file, or its class."""
     import pyarrow as pa
 
     from calmix.data.originals import original_table
-    from calmix.data.reading import holds_table
 
     classes = pa.array([examples.label_names[k] if examples.label_names else str(k) for k in examples.labels])
-    if not holds_table(file):
+    if table is None:
         rows = examples.table
         return _cells(rows if "label" in rows.column_names else rows.append_column("label", classes), file, group)
     given = {role: name for role, name in columns.items() if role != "usual"}
-    rows, label = original_table(file, examples, {**given, "id": None}, usual=columns["usual"])
+    rows, label = original_table(file, examples, {**given, "id": None}, usual=columns["usual"], table=table)
     rows = rows.set_column(rows.column_names.index(label), label, classes)
     is_class = group.strip().casefold() == "label"
     if is_class and not any(name.strip().casefold() == "label" for name in rows.column_names):

@@ -9,6 +9,8 @@ from calmix.cli.parsing import Augment, Judged, Record, check_apart
 from calmix.cli.showing import note, print_json, training_bar
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from calmix.data import Examples
     from calmix.dynamics import Dynamics
     from calmix.training.surveying import Survey
@@ -175,8 +177,9 @@ def _write_clean(train: str, examples: "Examples", columns: dict[str, Any], know
 
 def _apply(train: str, decisions: Path, out: Path, columns: dict[str, Any], as_json: bool, *, unwanted: bool) -> None:
     """Write the table with decisions applied."""
-    from calmix.data import apply_decisions, read_decisions
+    from calmix.data import apply_decisions, read_decisions, read_table
     from calmix.data.originals import original_table, write_copy
+    from calmix.data.reading import holds_table
     from calmix.data.remembering import remembered_columns
     from calmix.data.tables import check_writable
     from calmix.errors import InputError
@@ -188,9 +191,10 @@ def _apply(train: str, decisions: Path, out: Path, columns: dict[str, Any], as_j
     if out.exists():
         raise InputError(f"--out {out}: is there already; give another file, or remove it")
     usual = remembered_columns(decisions.parent)
-    examples = _read_mapped(train, columns, usual)
+    given = read_table(train) if holds_table(train) else None
+    examples = _read_mapped(train, columns, usual, given)
     check_writable(out, images=examples.kind == "image")
-    table, label = original_table(train, examples, columns, usual=usual)
+    table, label = original_table(train, examples, columns, usual=usual, table=given)
     applied = apply_decisions(table, examples, read_decisions(decisions, examples), label=label)
     if applied.table.num_rows == 0:
         raise InputError(f"{decisions}: drops every row of {train}; nothing would be left to write")
@@ -203,13 +207,11 @@ def _apply(train: str, decisions: Path, out: Path, columns: dict[str, Any], as_j
     print(f"{applied.table.num_rows:,} of {len(examples):,} rows: {out}")
 
 
-def _read_mapped(train: str, columns: dict[str, Any], usual: dict[str, str]) -> "Examples":
+def _read_mapped(train: str, columns: dict[str, Any], usual: dict[str, str], table: "pa.Table | None") -> "Examples":
     """Return the examples in a table that was mapped; an error says that columns must be named as for the map."""
-    from calmix.data import read_examples, read_table
-    from calmix.data.reading import holds_table
+    from calmix.data import read_examples
     from calmix.errors import InputError
 
-    table = read_table(train) if holds_table(train) else None
     try:
         return read_examples(train, **columns, usual=usual, table=table)
     except InputError as error:

@@ -101,10 +101,10 @@ def _own_columns(files: list[str]) -> "pa.Table":
     import pyarrow as pa
 
     from calmix.data import read_table
-    from calmix.data.reading import is_image, names_hub
+    from calmix.data.reading import holds_table
 
     file = files[0]
-    if len(files) > 1 or Path(file).is_dir() or names_hub(file) or is_image(file):
+    if len(files) > 1 or not holds_table(file):
         raise InputError(f"{file}: is no table, so --with-columns has nothing to write")
     table = read_table(file)
     if any(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) for kind in table.schema.types):

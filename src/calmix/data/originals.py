@@ -20,19 +20,25 @@ __all__ = ["original_table", "write_copy"]
 
 
 def original_table(
-    source: str, examples: Examples, columns: Mapping[str, str | None], *, usual: Mapping[str, str] | None = None
+    source: str,
+    examples: Examples,
+    columns: Mapping[str, str | None],
+    *,
+    usual: Mapping[str, str] | None = None,
+    table: pa.Table | None = None,
 ) -> tuple[pa.Table, str]:
     """Return the whole table, row by row that of the examples, and which column holds the label.
 
     Where there was no table (a hub data set, images in files), it is one with the examples and their labels; images
-    are in it with their bytes. `columns` and `usual` are those the examples were read with.
+    are in it with their bytes. `columns` and `usual` are those the examples were read with, `table` what was read, if
+    that is at hand.
     """
     if examples.kind == "image" and (os.path.isdir(source) or is_idx(source)):
         files = pa.array([examples.images.encoded(row) for row in range(len(examples))], pa.large_binary())
         names = pa.array([examples.label_names[k] for k in examples.labels])
         return pa.table({"id": examples.table["id"], "image": files, "label": names}), "label"
     if holds_table(source):
-        table = read_table(source)
+        table = read_table(source) if table is None else table
         read: dict[str, Any] = {**with_usual(columns, usual or {}, table.column_names)}
         return table, find_columns(table, Origin(source), **read).label or ""
     names = np.array(examples.label_names, dtype=object)
