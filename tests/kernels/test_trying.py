@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from calmix.kernels import Agrees, near, tried, try_together, usable
+from calmix.kernels import Agrees, near, tried, try_together, trying, usable
 from calmix.kernels.trying import quietly
 
 
@@ -31,6 +31,25 @@ def test_what_was_found_out_is_not_tried_again() -> None:
     here, there = torch.device("cpu"), torch.device("meta")
     assert [usable(agrees, here), usable(agrees, here), usable(agrees, there)] == [True, True, False]
     assert tries == [here, there]
+
+
+def test_nothing_is_tried_during_a_capture_and_what_was_refused_there_is_tried_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries: list[torch.device] = []
+
+    def agrees(device: torch.device) -> bool:
+        tries.append(device)
+        return True
+
+    here = torch.device("cpu")
+    monkeypatch.setattr(trying, "capturing", lambda: True)
+    assert not usable(agrees, here)
+    assert tries == []
+    monkeypatch.setattr(trying, "capturing", lambda: False)
+    assert usable(agrees, here)
+    monkeypatch.setattr(trying, "capturing", lambda: True)
+    assert usable(agrees, here)
 
 
 def test_what_was_found_out_about_the_gpu_at_hand_is_not_tried_again_by_its_number(

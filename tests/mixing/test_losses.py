@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from calmix.kernels import trying
 from calmix.mixing import fused
 from calmix.mixing.losses import Mixes, row_losses, step_losses
 from calmix.mixing.targets import cross_entropy, smooth
@@ -91,10 +92,10 @@ class OnGPU:
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return for how many columns kernels have been tried, on a GPU that agrees to everything."""
     columns: list[int] = []
-    monkeypatch.setattr(fused, "_tried", {})
-    monkeypatch.setattr(fused, "usable", lambda agrees, _device: columns.append(agrees.args[0]) or True)
+    monkeypatch.setattr(trying, "_found", {})
+    monkeypatch.setattr(trying, "tried", lambda agrees, _device: columns.append(agrees.args[0]) or True)
+    monkeypatch.setattr(trying, "capturing", lambda: False)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
-    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
     return columns
 
 
@@ -140,9 +141,9 @@ def test_kernels_that_were_not_tried_before_a_capture_are_not_used_in_it(
     known: Any = OnGPU(32, 3)
     new: Any = OnGPU(32, 30)
     assert fused.serves_losses(known, known)
-    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(trying, "capturing", lambda: True)
     assert fused.serves_losses(known, known)
     assert not fused.serves_losses(new, new)
-    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(trying, "capturing", lambda: False)
     assert fused.serves_losses(new, new)
     assert tried == [8, 32]

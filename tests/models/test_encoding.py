@@ -106,6 +106,12 @@ def test_widths_are_rounded_up_but_never_beyond_the_limit() -> None:
     assert packed.width(np.array([shortest]), multiple=8) == 8
 
 
+def test_every_batch_has_one_of_the_widths_that_are_told_before() -> None:
+    packed = encode(tiny.examples(30), tiny.tokenizer("bert"), max_length=13)
+    batches = np.random.default_rng(0).integers(0, len(packed), (200, 3))
+    assert {packed.width(rows) for rows in [*batches, *np.arange(len(packed))[:, None]]} == packed.widths()
+
+
 def test_on_the_cpu_a_batch_is_as_wide_as_its_longest_sequence() -> None:
     packed = encode(tiny.examples(30), tiny.tokenizer("bert"), max_length=64)
     rows = np.array([4, 17])

@@ -9,7 +9,7 @@ import torch
 
 from calmix.mixing import choose
 from calmix.models import Preparation, encode, pack_images
-from calmix.training.batches import Part, TrainingSet, epoch_steps, seed_for, training_set
+from calmix.training.batches import Part, TrainingSet, epoch_steps, training_set
 
 
 def packed(rows: int, kind: str = "text") -> TrainingSet:
@@ -84,13 +84,6 @@ def test_targets_are_one_hot_or_what_was_given() -> None:
     np.testing.assert_array_equal(data.targets_of(torch.tensor([1, 3]), None), [[0, 1, 0], [1, 0, 0]])
     soft = TrainingSet(data.packed, data.labels, 3, targets=torch.full((6, 3), 1 / 3))
     assert float(soft.targets_of(torch.tensor([2]), None)[0, 0]) == pytest.approx(1 / 3)
-
-
-def test_seeds_differ_with_every_number() -> None:
-    seeds = {seed_for(a, b, c) for a in range(5) for b in range(20) for c in range(3)}
-    assert len(seeds) == 300
-    assert all(0 <= seed < 2**63 for seed in seeds)
-    assert seed_for(1, 2) == seed_for(1, 2)
 
 
 def test_each_part_and_each_process_gets_some_of_both_halves_of_a_two_sided_batch() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from calmix.dynamics import noting
+from calmix.mixing import fused
 from calmix.models import encoding, load_for_training
 from calmix.training import batches, compiling, fusing, layers
 
@@ -17,11 +18,11 @@ from calmix.training import batches, compiling, fusing, layers
 def asked_for(model: nn.Module, device: str, *, half: bool, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     asked: list[Any] = []
     monkeypatch.setattr(compiling, "try_together", lambda checks, _device: asked.extend(checks))
-    compiling.compile_kernels(model, torch.device(device), half=half)
+    compiling.compile_kernels(model, torch.device(device), half=half, widths=(7, 24, 40, 48, 300), classes=3)
     return asked
 
 
-@pytest.mark.parametrize(("kind", "more"), [("bert", 2), ("roberta", 1), ("distilbert", 0)])
+@pytest.mark.parametrize(("kind", "more"), [("bert", 4), ("roberta", 3), ("distilbert", 0)])
 def test_those_that_a_model_can_use_are_tried(
     kind: str, more: int, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -29,15 +30,18 @@ def test_those_that_a_model_can_use_are_tried(
     asked = asked_for(model, "cuda", half=True, monkeypatch=monkeypatch)
     assert {noting.agrees_with_torch, batches.agrees_with_torch, encoding.agrees_with_torch} < set(asked)
     assert fusing.agrees_with_torch in asked
-    assert len(asked) == 4 + more
-    assert (layers.check_for(model) in asked) == (more > 0)
+    assert fused.losses_check(3) in asked
+    assert len(asked) == 5 + more
+    lengths = [check.args[1] for check in layers.checks_for(model, (7, 24, 40, 48, 300))]  # type: ignore[attr-defined]
+    assert lengths == ([16, 32, 64] if more else [])
+    assert {*layers.checks_for(model, (7, 24, 40, 48, 300))} <= set(asked)
 
 
 def test_in_float32_the_weights_are_updated_by_torch(
     checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, _ = load_for_training(str(checkpoint("bert", heads=1)), label_names=tiny.LABELS)
-    assert len(asked_for(model, "cuda", half=False, monkeypatch=monkeypatch)) == 3
+    assert len(asked_for(model, "cuda", half=False, monkeypatch=monkeypatch)) == 4
 
 
 def test_processors_have_none(checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

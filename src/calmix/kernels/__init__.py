@@ -4,6 +4,6 @@ All are Triton's, which comes with torch where there is a GPU: of the modules in
 where there is none.
 """
 
-from calmix.kernels.trying import Agrees, near, tried, try_together, usable
+from calmix.kernels.trying import Agrees, capturing, near, tried, try_together, usable
 
-__all__ = ["Agrees", "near", "tried", "try_together", "usable"]
+__all__ = ["Agrees", "capturing", "near", "tried", "try_together", "usable"]

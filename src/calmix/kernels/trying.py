@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-__all__ = ["Agrees", "tried", "try_together", "usable"]
+__all__ = ["Agrees", "capturing", "near", "tried", "try_together", "usable"]
 
 Agrees = Callable[[torch.device], bool]
 """Uses kernels on a device and returns whether they did what torch does."""
@@ -20,11 +20,22 @@ _found: dict[tuple[Agrees, torch.device], bool] = {}
 
 
 def usable(agrees: Agrees, device: torch.device) -> bool:
-    """Return whether kernels do on this device what torch does, as `agrees` finds out by using them."""
+    """Return whether kernels do on this device what torch does, as `agrees` finds out by using them.
+
+    What is tried for the first time is compiled and waits for the device, which must not happen during a capture: what
+    nobody has asked for before is not used there.
+    """
     device = _placed(device)
     if (agrees, device) not in _found:
+        if capturing():
+            return False
         _found[agrees, device] = tried(agrees, device)
     return _found[agrees, device]
+
+
+def capturing() -> bool:
+    """Return whether what is done now becomes part of a CUDA graph."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def tried(agrees: Agrees, device: torch.device) -> bool:

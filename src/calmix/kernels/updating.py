@@ -22,21 +22,33 @@ _same = {"do_not_specialize": ["count"]}
 
 @triton.jit(**_same)
 def squares(gradients, blocks, weights, included, out, count, BLOCK: tl.constexpr, TIMES: tl.constexpr):
-    """Write the sum of the squared gradients of each block; 0 where there are none."""
-    for time in range(TIMES):
-        block = tl.program_id(0) * TIMES + time
-        if block < count:
-            # Promised where it is loaded: what is promised of a function's arguments is lost when it is inlined.
-            weight, start = tl.load(blocks + 2 * block), tl.multiple_of(tl.load(blocks + 2 * block + 1), BLOCK)
-            row = weights + _COLUMNS * weight
-            if tl.load(included + weight) > 0:
-                if tl.load(row + _EVEN) > 0:
-                    g = _gradients(gradients, row, start, BLOCK, True)
-                else:
-                    g = _gradients(gradients, row, start, BLOCK, False)
-                tl.store(out + block, tl.sum(g * g))
-            else:
-                tl.store(out + block, 0.0)
+    """Write the sum of the squared gradients of each block; 0 where there are none.
+
+    All blocks of a program at once: one after the other, it would wait for memory three times for each.
+    """
+    block = tl.program_id(0) * TIMES + tl.arange(0, TIMES)
+    there = block < count
+    weight = tl.load(blocks + 2 * block, mask=there, other=0)
+    given = there & (tl.load(included + weight) > 0)
+    if tl.min(tl.load(weights + _COLUMNS * weight + _EVEN)) > 0:
+        total = _squared(gradients, blocks, weights, block, weight, given, BLOCK, True)
+    else:
+        total = _squared(gradients, blocks, weights, block, weight, given, BLOCK, False)
+    tl.store(out + block, total, mask=there)
+
+
+@triton.jit
+def _squared(gradients, blocks, weights, block, weight, given, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    """Return the sums of some blocks. What is promised of a number holds for all uses of its load, as below."""
+    start = tl.multiple_of(tl.load(blocks + 2 * block + 1, mask=given, other=0), BLOCK)
+    row = weights + _COLUMNS * weight
+    size, home = tl.load(row + _SIZE), tl.load(row + _HOME)
+    if EVEN:
+        size, home = tl.multiple_of(size, 16), tl.multiple_of(home, 4)
+    places = start[:, None] + tl.arange(0, BLOCK)[None, :]
+    inside = (places < size[:, None]) & given[:, None]
+    g = tl.load(gradients + (home[:, None] + places), mask=inside, other=0.0).to(tl.float32)
+    return tl.sum(g * g, 1)
 
 
 @triton.jit

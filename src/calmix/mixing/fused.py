@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from calmix.dynamics import batch_partners, cosine, head_cosine, residual, saliency_map
-from calmix.kernels import usable
+from calmix.kernels import Agrees, usable
 
 if TYPE_CHECKING:
     from calmix.mixing.losses import Mixes
 
-__all__ = ["losses", "partners", "serves_losses", "serves_partners"]
+__all__ = ["losses", "losses_check", "partners", "serves_losses", "serves_partners"]
 
 # Kernels are compiled for so many classes at most; and how many numbers a run's rows may have, to be looked at by each.
 _COLUMNS, _NUMBERS = (8, 32, 128), 2**15
@@ -23,10 +23,8 @@ _COLUMNS, _NUMBERS = (8, 32, 128), 2**15
 _ROWS, _FEATURES, _MOST_FEATURES = 64, 64, 2**17
 _READ = (torch.float32, torch.bfloat16, torch.float16)
 
-Agrees = Callable[[int, torch.device], bool]
+_Agrees = Callable[[int, torch.device], bool]
 """Number of columns, device → whether kernels compiled for them do what torch does."""
-
-_tried: dict[tuple[Agrees, int, torch.device], bool] = {}
 
 
 def serves_losses(logits: Tensor, targets: Tensor, runs: int = 1) -> bool:
@@ -42,13 +40,10 @@ def serves_partners(logits: Tensor, targets: Tensor, runs: int = 1, hidden: Tens
     return fits and hidden.dtype in _READ and _serves(_head_partners_of(hidden.dtype), logits, targets, runs)
 
 
-def _serves(agrees: Agrees, logits: Tensor, targets: Tensor, runs: int) -> bool:
-    """Return whether a batch is in float32 on a GPU, and not too large, and kernels do there what torch does.
-
-    What is tried for the first time is compiled and waits for the device, which must not happen during a capture.
-    """
+def _serves(agrees: _Agrees, logits: Tensor, targets: Tensor, runs: int) -> bool:
+    """Return whether a batch is in float32 on a GPU, and not too large, and kernels do there what torch does."""
     classes = logits.shape[-1]
-    if not (
+    return (
         logits.is_cuda
         and logits.get_device() == torch.cuda.current_device()  # where Triton launches, wherever the tensors are
         and logits.dtype == targets.dtype == torch.float32
@@ -57,14 +52,19 @@ def _serves(agrees: Agrees, logits: Tensor, targets: Tensor, runs: int) -> bool:
         and not targets.requires_grad
         and 0 < classes <= _COLUMNS[-1]
         and 0 < len(logits) // runs * _columns(classes) <= _NUMBERS
-    ):
-        return False
-    key = agrees, _columns(classes), logits.device
-    if key not in _tried:
-        if torch.cuda.is_current_stream_capturing():
-            return False
-        _tried[key] = usable(partial(agrees, _columns(classes)), logits.device)
-    return _tried[key]
+        and usable(_check_of(agrees, _columns(classes)), logits.device)
+    )
+
+
+def losses_check(classes: int) -> Agrees | None:
+    """Return what tries the kernels for the losses of batches of so many classes; None if there are none."""
+    return _check_of(_losses_agree, _columns(classes)) if 0 < classes <= _COLUMNS[-1] else None
+
+
+@cache
+def _check_of(agrees: _Agrees, columns: int) -> Agrees:
+    """Return a check with so many columns; the same each time it is asked for."""
+    return partial(agrees, columns)
 
 
 def losses(
@@ -218,7 +218,7 @@ def _partners_agree(columns: int, device: torch.device) -> bool:
 
 
 @cache
-def _head_partners_of(dtype: torch.dtype) -> Agrees:
+def _head_partners_of(dtype: torch.dtype) -> _Agrees:
     """Return the check for what heads read in a precision, which has a kernel of its own; the same each time."""
     return partial(_head_partners_agree, dtype)
 

@@ -83,6 +83,10 @@ class Packed:
         longest = int(self.host_lengths[rows].max())
         return min(-(-longest // multiple) * multiple, self.limit)
 
+    def widths(self) -> set[int]:
+        """Return the padded lengths that batches may have: of each sequence on its own."""
+        return {self.width(np.array([row])) for row in np.unique(self.host_lengths, return_index=True)[1]}
+
     def batch(self, rows: Tensor, *, width: int, choices: int | None = None) -> dict[str, Tensor]:
         """Return the padded inputs of `rows`: [rows, width], or [rows, choices, width]."""
         if self.ids.is_cuda and usable(agrees_with_torch, self.ids.device):

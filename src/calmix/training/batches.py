@@ -14,7 +14,7 @@ from calmix.kernels import usable
 from calmix.mixing import Pool, Recipe
 from calmix.models import Augment, Packed, Pixels
 
-__all__ = ["Part", "TrainingSet", "epoch_steps", "epoch_steps_together", "seed_for", "training_set"]
+__all__ = ["Part", "TrainingSet", "epoch_steps", "epoch_steps_together", "training_set"]
 
 # So many numbers are written by one program of the kernel.
 _BLOCK = 256
@@ -56,6 +56,10 @@ class TrainingSet:
         """Tell a stream of images what the coming steps will ask for."""
         if isinstance(self.packed, Pixels) and self.packed.stream is not None:
             self.packed.stream.expect([part.host for parts in steps for part in parts if part.host is not None])
+
+    def widths(self) -> set[int]:
+        """Return how long texts of a batch may be, padded; none of images."""
+        return set() if isinstance(self.packed, Pixels) else self.packed.widths()
 
     def stage(self, part: "Part") -> None:
         """Bring what a part needs to the device, where it is not there already."""
@@ -213,12 +217,3 @@ def _part(data: TrainingSet, share: NDArray[np.int64], rows: NDArray[np.int64], 
     choices = None if data.packed.counts is None else int(data.packed.counts[rows[0]])
     on_device = order[int(share[0]) : int(share[-1]) + 1 : stride]
     return Part(on_device, data.packed.width(rows), choices, False, batch, host=rows)
-
-
-def seed_for(*numbers: int) -> int:
-    """Return a 63-bit seed from a few numbers.
-
-    Each step is seeded anew from (run, step, …) instead of carrying random state along: a resumed run then
-    draws what it would have drawn, with nothing saved.
-    """
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -6,7 +6,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-__all__ = ["Branch", "capturing"]
+from calmix.kernels import capturing
+
+__all__ = ["Branch"]
 
 
 class Branch:
@@ -56,8 +58,3 @@ class Branch:
                 del self.open[at]
         if lane is None:
             self.held.clear()
-
-
-def capturing() -> bool:
-    """Return whether what is done now becomes part of a graph."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

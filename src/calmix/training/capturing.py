@@ -52,8 +52,16 @@ class Captures:
         graph.register_generator_state(self.generator)
         seed, default = self.generator.initial_seed(), torch.cuda.default_generators[rows.device.index or 0]
         common = default.initial_seed()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            step(kept)
+        # Memory that torch keeps for others cannot be taken from them during a capture.
+        if torch.cuda.mem_get_info()[0] < torch.cuda.memory_reserved():
+            torch.cuda.empty_cache()
+        # Not `torch.cuda.graph`, which waits for the device first: it goes on with the steps that it was given.
+        with torch.cuda.stream(self.stream):
+            graph.capture_begin(pool=self.pool)
+            try:
+                step(kept)
+            finally:
+                graph.capture_end()
         # Recording drew nothing, but moved the generators on: put them back for the replay that follows.
         self.generator.manual_seed(seed)
         default.manual_seed(common)

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calmix.kernels import usable
-from calmix.training.branching import capturing
+from calmix.kernels import capturing, usable
 from calmix.training.layout import lay_out, like, stretch_for
 
 __all__ = ["Fused"]

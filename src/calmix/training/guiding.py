@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from calmix.dynamics import Dynamics, Pass, Recorder
 from calmix.mixing import Bank, Memory, Recipe, Signal, Step, partner_counts
 from calmix.models import anatomy, predict_logits
-from calmix.training.batches import TrainingSet, seed_for
+from calmix.training.batches import TrainingSet
+from calmix.training.seeding import seed_for
 
 __all__ = ["Guidance", "Record", "memory_of", "partner_notes", "record_notes"]
 

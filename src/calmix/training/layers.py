@@ -1,6 +1,6 @@
 """Layers of encoders of BERT's kind in few kernels, forward and backward, for one model or several side by side."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, cast
@@ -11,12 +11,11 @@ from torch.nn import functional
 
 from calmix.kernels import Agrees, usable
 from calmix.models import anatomy
-from calmix.training.branching import capturing
 from calmix.training.layout import joined
 from calmix.training.one_layer import ASKED, ASKING, OTHERS, Layer, Shape, check_of, forward, length_of
 from calmix.training.using import Use
 
-__all__ = ["Layers", "check_for", "side_by_side"]
+__all__ = ["Layers", "check_for", "checks_for", "side_by_side"]
 
 # Those that call the parts of a layer by the names of `one_layer`.
 _KINDS = ("bert", "camembert", "electra", "roberta", "xlm-roberta")
@@ -41,7 +40,6 @@ class Layers:
     def __init__(self, model: nn.Module, copies: Mapping[str, Tensor]) -> None:
         shape = cast(Shape, _shape_of(model))
         self.device = next(model.parameters()).device
-        self.lengths: dict[int, bool] = {}
         self.layers: list[Layer] = []
         self.joined: dict[tuple[str, ...], Tensor] = {}
         for place, path in enumerate(anatomy(model).layers):
@@ -62,15 +60,11 @@ class Layers:
     def length_for(self, width: int) -> int | None:
         """Return the length that kernels are compiled for to serve texts of a width; None if they cannot serve them.
 
-        Those for long texts want more of a GPU than every one has. A length is tried when it is first asked for, which
-        must not happen during a capture: one that nobody has asked for before is not served there.
+        Those for long texts want more of a GPU than every one has.
         """
         length = length_of(width)
-        if width > _LONGEST or (length not in self.lengths and capturing()):
-            return None
-        if length not in self.lengths:
-            self.lengths[length] = usable(check_of(self.layers[0].shape, length), self.device)
-        return length if self.lengths[length] else None
+        served = width <= _LONGEST and usable(check_of(self.layers[0].shape, length), self.device)
+        return length if served else None
 
     def fit(self, mask: Tensor) -> bool:
         """Return whether they can be used for texts: short ones, and so many that places in memory have 32 bits.
@@ -141,3 +135,10 @@ def check_for(model: nn.Module) -> Agrees | None:
     """Return what tries the kernels for a model's layers; None if these are not what we take them for."""
     shape = _shape_of(model)
     return None if shape is None else check_of(shape, _TRIED)
+
+
+def checks_for(model: nn.Module, widths: Iterable[int]) -> list[Agrees]:
+    """Return what tries the kernels for a model's layers with texts of some widths; none if they cannot serve them."""
+    shape = _shape_of(model)
+    lengths = {_TRIED, *(length_of(width) for width in widths if width <= _LONGEST)}
+    return [] if shape is None else [check_of(shape, length) for length in sorted(lengths)]

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from calmix.training.branching import Branch, capturing
+from calmix.kernels import capturing
+from calmix.training.branching import Branch
 from calmix.training.calling import Calls, keep_ones
 from calmix.training.embeddings import Embeddings
 from calmix.training.layers import Layers, side_by_side

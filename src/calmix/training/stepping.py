@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from calmix.errors import TrainingError
 from calmix.mixing import Recipe, Step, check_per_row
 from calmix.models import anatomy, reads_pixels
-from calmix.training.batches import Part, TrainingSet, seed_for
+from calmix.training.batches import Part, TrainingSet
 from calmix.training.branching import Branch
 from calmix.training.capturing import Captures
 from calmix.training.compiling import compile_kernels
@@ -21,6 +21,7 @@ from calmix.training.guiding import Guidance
 from calmix.training.launching import wrap
 from calmix.training.lowering import Lowered
 from calmix.training.optimising import gradient_norms, lay_out_gradients, set_learning_rate, update_unless_bad
+from calmix.training.seeding import seed_device, seed_for
 from calmix.training.sharding import Shards
 
 __all__ = ["Stepper"]
@@ -65,7 +66,7 @@ class Stepper:
         self.runs = len(self.optimizers)
         alone = _can_be_captured(model, accelerator)
         half = accelerator.mixed_precision == "bf16"
-        compile_kernels(model, device, half=half and alone)
+        compile_kernels(model, device, half=half and alone, widths=data.widths(), classes=data.classes)
         self.branch = Branch(streams=3)
         self.lowered: Lowered | None = None
         if beside or (alone and half):
@@ -123,7 +124,7 @@ class Stepper:
 
     def _seed(self, number: int, index: int) -> None:
         rank = self.accelerator.process_index
-        torch.manual_seed(seed_for(self.seed, number, 0, index, rank))
+        seed_device(seed_for(self.seed, number, 0, index, rank), self.accelerator.device)
         self.generator.manual_seed(seed_for(self.seed, number, 1, index, rank))
 
     def _gradient(self, rows: Tensor, part: Part, variant: int) -> None:

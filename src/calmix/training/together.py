@@ -14,7 +14,7 @@ from calmix.errors import TrainingError
 from calmix.mixing import RECIPES, Step
 from calmix.models import reads_pixels
 from calmix.training.averaging import Averaged
-from calmix.training.batches import epoch_steps_together, seed_for
+from calmix.training.batches import epoch_steps_together
 from calmix.training.guiding import Guidance, memory_of
 from calmix.training.halves import Ready, Run, begun, ended
 from calmix.training.interrupting import Interrupted, interrupts_held
@@ -22,6 +22,7 @@ from calmix.training.keeping import Fit, Keeper
 from calmix.training.loop import Progress, epoch_entry
 from calmix.training.optimising import learning_rate, optimizer_for
 from calmix.training.pipeline import stages
+from calmix.training.seeding import seed_for
 from calmix.training.stepping import Stepper
 
 __all__ = ["SideBySide", "fit_together", "train_together"]
