@@ -4,7 +4,8 @@
 
 Every time is that of a process from its start: importing, reading, tokenising, capturing, training, judging, writing.
 The first step is over when the device has done it; it is waited for twice, first as on a machine where no kernel has
-been compiled yet, then with what that has left. Of the commands two are made and their mean stands for all; the study,
+been compiled yet, then with what that has left. Python's byte code is there each time, as pip leaves it: a process
+before all others writes what is missing. Of the commands two are made and their mean stands for all; the study,
 one command for all seeds, makes its tables, too. With `--seeds 0` the first step alone is timed.
 """
 
@@ -26,6 +27,9 @@ from common import device_name
 from calmix.data import read_table
 from calmix.data.corpus import corpus_path
 
+# What processes find around them.
+AROUND = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
 # Runs the command line until a step has been made, and says when that was.
 UNTIL_FIRST_STEP = """
 import os, sys, time
@@ -46,14 +50,14 @@ sys.exit(main())
 def command(*words: str) -> float:
     """Run calmix with these words in a new process and return the seconds that it took."""
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "calmix", *words], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "calmix", *words], check=True, stdout=subprocess.DEVNULL, env=AROUND)
     return time.perf_counter() - began
 
 
 def first_step(*words: str, compiled: Path) -> float:
     """Return the seconds from starting a process to the end of its first step; kernels are kept in a folder."""
     began = time.time()
-    code, around = [sys.executable, "-c", UNTIL_FIRST_STEP, *words], {**os.environ, "TRITON_CACHE_DIR": str(compiled)}
+    code, around = [sys.executable, "-c", UNTIL_FIRST_STEP, *words], {**AROUND, "TRITON_CACHE_DIR": str(compiled)}
     told = subprocess.run(code, check=True, stdout=subprocess.PIPE, text=True, env=around).stdout
     return float(told.split("first step at ")[1].split()[0]) - began
 
@@ -77,8 +81,10 @@ def main() -> None:
             write(rows, folder / f"{name}.jsonl")
         files = [str(folder / "train.jsonl"), "--dev", str(folder / "dev.jsonl"), "--test", str(folder / "test.jsonl")]
         same = ["--model", asked.model, "--recipe", asked.recipe, "--epochs", str(asked.epochs), "--batch-size", "32"]
-        begin = partial(first_step, "train", *files, *same, compiled=folder / "compiled")
-        waits = [begin("--out", str(folder / f"wait-{n}")) for n in range(2)]
+        AROUND["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
+        begin = partial(first_step, "train", *files, *same)
+        begin("--out", str(folder / "before"), compiled=folder / "elsewhere")
+        waits = [begin("--out", str(folder / f"wait-{n}"), compiled=folder / "compiled") for n in range(2)]
         print(f"{device_name()}: first step {waits[0]:.1f} and {waits[1]:.1f} s after starting", flush=True)
         found = {
             "device": device_name(),

@@ -43,8 +43,10 @@ def timed(settings: dict[str, Any]) -> dict[str, float]:
 
     from calmix.data import read_examples
     from calmix.data.gathering import sampled
+    from calmix.models import load_for_training
     from calmix.training import train
 
+    load_for_training(settings["model"], label_names=["no", "yes"])  # imports what it takes, which is not timed
     if torch.cuda.is_available():
         torch.zeros(1, device="cuda").sum().item()
     examples = sampled(read_examples(settings.pop("data")), settings.pop("rows"), 0)

@@ -55,13 +55,16 @@ class Captures:
         # Memory that torch keeps for others cannot be taken from them during a capture.
         if torch.cuda.mem_get_info()[0] < torch.cuda.memory_reserved():
             torch.cuda.empty_cache()
-        # Not `torch.cuda.graph`, which waits for the device first: it goes on with the steps that it was given.
+        # Not `torch.cuda.graph`, which has the host wait for the device: that goes on with the steps it was given. But
+        # the seeds that all graphs read are written as a capture begins: after those steps, and before the next one.
+        self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             graph.capture_begin(pool=self.pool)
             try:
                 step(kept)
             finally:
                 graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self.stream)
         # Recording drew nothing, but moved the generators on: put them back for the replay that follows.
         self.generator.manual_seed(seed)
         default.manual_seed(common)
