@@ -1,4 +1,4 @@
-"""Numbers that cannot be."""
+"""Numbers that cannot be, and words that mean nothing."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from calmix.errors import InputError
-from calmix.mixing.checking import check_positive, check_range
+from calmix.mixing.checking import check_positive, check_range, check_word
 
 
 @pytest.mark.parametrize("value", [0, 0.5, 1])
@@ -46,3 +46,19 @@ def test_a_positive_number_is_above_0(value: float) -> None:
     with pytest.raises(InputError, match=r"^temperature must be a finite number above 0, not "):
         check_positive("temperature", value)
     check_positive("temperature", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("shufled", "; did you mean 'shuffled'?"),
+        (["reversed"], "; did you mean 'reversed'?"),
+        ("x", ""),
+        (None, ""),
+    ],
+)
+def test_a_word_that_means_nothing_is_refused_with_those_that_do(value: Any, hint: str) -> None:
+    with pytest.raises(InputError) as refused:
+        check_word("pairs", value, ("reversed", "shuffled"))
+    assert str(refused.value) == f"pairs must be one of reversed, shuffled, not {value!r}{hint}"
+    check_word("pairs", "shuffled", ("reversed", "shuffled"))

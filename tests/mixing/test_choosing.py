@@ -162,6 +162,11 @@ def test_a_value_that_cannot_be_read_is_refused_with_what_could(
     assert str(caught.value) == f"recipe probe: {option} takes {wants}, not {text!r}"
 
 
+def test_a_word_that_is_mistyped_is_asked_about() -> None:
+    with pytest.raises(InputError, match=r"one of reversed, shuffled, not 'shufled'; did you mean 'shuffled'\?$"):
+        choose("on-off-manifold", {"pairs": "shufled"})
+
+
 def test_a_value_that_can_be_read_but_not_be_is_refused_by_recipe_and_option() -> None:
     with pytest.raises(InputError, match=r"^recipe cls-mixup: alpha must be a finite number, 0 or above, not -1\.0$"):
         choose("cls-mixup", {"alpha": "-1"})

@@ -171,7 +171,7 @@ def test_what_else_a_recipe_has_stays_its_own() -> None:
         ({"alpha": -0.1}, "alpha must be between 0 and 1"),
         ({"tau": 0.0}, "tau must be a finite number above 0"),
         ({"tau": math.inf}, "tau must be a finite number above 0"),
-        ({"form": "other"}, "form must be usual or paper"),
+        ({"form": "other"}, "form must be one of usual, paper"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:

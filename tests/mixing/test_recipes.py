@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_origin
 
 import pytest
 import tiny
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from calmix.errors import InputError
 from calmix.mixing import RECIPES, Recipe, Step, batch_loss, fill_tokens, levels
+from calmix.mixing.choosing import options_of
 from calmix.mixing.manifold import off_manifold, on_manifold
 from calmix.mixing.pairing import reversed_batch
 from calmix.mixing.recipes import (
@@ -157,6 +158,25 @@ def test_one_lambda_for_the_batch_unless_one_each_is_asked_for(make_step: Any, n
 def test_negative_weights_and_sizes_are_refused(make: Any, option: str) -> None:
     with pytest.raises(InputError, match=f"{option} must be"):
         make(**{option: -0.1})
+
+
+WORDS = [
+    (name, option.name)
+    for name, make in RECIPES.items()
+    for option in options_of(make)
+    if get_origin(option.kind) is Literal
+]
+
+
+def test_recipes_take_words() -> None:
+    assert ("on-off-manifold", "pairs") in WORDS
+    assert ("aum-saliency", "similarity") in WORDS
+
+
+@pytest.mark.parametrize(("name", "option"), WORDS)
+def test_words_that_mean_nothing_are_refused_when_the_recipe_is_made(name: str, option: str) -> None:
+    with pytest.raises(InputError, match=f"^{option} must be one of .*, not 'x'$"):
+        RECIPES[name](**{option: "x"})
 
 
 # ---- every recipe, on every kind of data

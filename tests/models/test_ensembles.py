@@ -93,6 +93,11 @@ def test_members_that_cannot_vote_together_are_refused(checkpoint: Any) -> None:
         load([])
 
 
+def test_a_precision_that_there_is_not_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(InputError, match=r"^precision must be one of fp32, bf16, not 'fp16'$"):
+        load("nowhere", precision="fp16")  # type: ignore[arg-type]
+
+
 def test_one_alone_is_a_classifier_and_dropout_is_asked_for_when_loading(checkpoint: Any, tmp_path: Path) -> None:
     assert isinstance(load([checkpoint("bert")]), Classifier)
     one = load(checkpoint("bert"), mc_dropout=4)

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType, UnionType
 from typing import Any, Literal
 
+from calmix.data.origin import closest
 from calmix.errors import InputError
 from calmix.mixing.recipes import RECIPES, Recipe
 
@@ -153,7 +154,9 @@ def _read(recipe: str, option: Option, value: Any) -> Any:
         return _converted(option.kind, value)
     except (ValueError, KeyError, TypeError, OverflowError):
         wants = _wanted(option.kind)
-        raise InputError(f"recipe {recipe}: {option.name} takes {wants}, not {value!r}") from None
+        words = typing.get_args(option.kind) if typing.get_origin(option.kind) is Literal else ()
+        hint = closest(str(value), list(map(str, words)))
+        raise InputError(f"recipe {recipe}: {option.name} takes {wants}, not {value!r}{hint}") from None
 
 
 def _converted(kind: Any, value: Any) -> Any:

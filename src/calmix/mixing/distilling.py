@@ -1,14 +1,13 @@
 """Learning from a teacher: its logits for each training sample are the signal `teacher`."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from calmix.errors import InputError
 from calmix.mixing import terms
-from calmix.mixing.checking import check_positive, check_range
+from calmix.mixing.checking import check_positive, check_range, check_word
 from calmix.mixing.recipe import Recipe
 from calmix.mixing.step import Step
 
@@ -38,8 +37,7 @@ def taught(recipe: Recipe, *, alpha: float = 0.5, tau: float = 1.0, form: Form =
     """Return a recipe with a teacher: α times its loss, plus 1 − α times the divergence from the teacher."""
     check_range("alpha", alpha, high=1)
     check_positive("tau", tau)
-    if form not in ("usual", "paper"):
-        raise InputError(f"form must be usual or paper, not {form!r}")
+    check_word("form", form, get_args(Form))
 
     def loss(step: Step) -> Tensor:
         # Choices that no row of the batch has are left out.

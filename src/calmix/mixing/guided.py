@@ -1,7 +1,7 @@
 """Methods guided by training dynamics: who is easy and who is not decides who is mixed with whom."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from calmix.dynamics import Dynamics, aum_halves, easy_and_ambiguous
 from calmix.errors import InputError
 from calmix.mixing.bank import Kind, Search, from_bank
-from calmix.mixing.checking import check_positive, check_range
+from calmix.mixing.checking import check_positive, check_range, check_word
 from calmix.mixing.levels import Level, mixed_logits
 from calmix.mixing.losses import Mixes, row_losses, step_losses
 from calmix.mixing.pairing import Similarity, across, by_saliency, sides
@@ -26,6 +26,7 @@ _SIDE = "side"
 _LEVELS: dict[str, Level] = {"head": "head", "inner": "inner", "input": 0}
 
 At = Literal["head", "inner", "input"]
+Where = Literal["batch", "set"]
 
 
 def aum_saliency(
@@ -37,7 +38,7 @@ def aum_saliency(
     aum: bool = True,
     saliency: bool = True,
     similarity: Similarity = "auto",
-    search: Literal["batch", "set"] = "batch",
+    search: Where = "batch",
     candidates: int = 100,
     at: At = "head",
     smoothing: float = 0.0,
@@ -65,6 +66,9 @@ def aum_saliency(
         check_range(name, value)
     check_range("smoothing", smoothing, high=1)
     check_range("candidates", candidates)
+    check_word("similarity", similarity, get_args(Similarity))
+    check_word("search", search, get_args(Where))
+    check_word("at", at, list(_LEVELS))
     if search == "set" and at != "head":
         raise InputError("search=set remembers what the head makes of each sample: it goes with at=head alone")
 
@@ -193,6 +197,7 @@ def _easy_and_ambiguous(
     check_positive("fraction", fraction)
     check_range("fraction", fraction, high=0.5)
     check_range("smoothing", smoothing, high=1)
+    check_word("at", at, list(_LEVELS))
     smoothing_clean = smoothing if smooth_clean else 0.0
 
     def loss(step: Step) -> Tensor:

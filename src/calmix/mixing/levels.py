@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from calmix.errors import InputError
+from calmix.mixing.checking import check_word
 from calmix.mixing.step import Step
 from calmix.mixing.targets import mix
 from calmix.models import Site, counts_from_padding, last_tokens, rewriting, site_of_layer
@@ -33,8 +34,7 @@ def check_level(level: Any) -> None:
 def check_pairs(padding: str, mask: str) -> None:
     """Refuse a padding or a mask that does not exist."""
     for name, value, known in (("padding", padding, get_args(Padding)), ("mask", mask, get_args(Mask))):
-        if value not in known:
-            raise InputError(f"{name} must be one of {', '.join(known)}, not {value!r}")
+        check_word(name, value, known)
 
 
 def mixed_logits(

@@ -7,7 +7,7 @@ from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.mixing import manifold, paraphrasing, terms
 from calmix.mixing.auto import auto
-from calmix.mixing.checking import check_positive, check_range
+from calmix.mixing.checking import check_positive, check_range, check_word
 from calmix.mixing.distilling import distil
 from calmix.mixing.guided import aum_saliency, informed_mixup, tdmixup
 from calmix.mixing.levels import Level, Mask, Padding
@@ -146,6 +146,7 @@ def cls_mixup(
         per_sample: draw a λ for each sample instead of one for the batch.
         smoothing: label smoothing σ.
     """
+    check_word("at", at, ("head", "inner"))
     return Recipe(terms.mixed(at, alpha=alpha, per_sample=per_sample, smoothing=smoothing))
 
 
@@ -203,11 +204,12 @@ def on_off_manifold(
     check_range("on_size", on_size)
     check_range("off_size", off_size)
     check_range("share", share, high=1)
-    pairing = reversed_batch if pairs == "reversed" else shuffled
+    pairings = {"reversed": reversed_batch, "shuffled": shuffled}
+    check_word("pairs", pairs, list(pairings))
     return Recipe(
         terms.total(
             (1.0, terms.clean(smoothing=smoothing)),
-            (1.0, manifold.on_manifold(pairing=pairing, size=on_size, share=share, smoothing=smoothing)),
+            (1.0, manifold.on_manifold(pairing=pairings[pairs], size=on_size, share=share, smoothing=smoothing)),
             (1.0, manifold.off_manifold(size=off_size)),
         )
     )

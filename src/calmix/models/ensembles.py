@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -126,6 +126,8 @@ def load(
     predicts faster where the hardware has that arithmetic, and its probabilities differ in the third
     digit. `mc_dropout` predicts so many times with dropout on and takes the mean (or `Dropout(passes, rate)`).
     """
+    if precision not in get_args(Arithmetic):
+        raise InputError(f"precision must be one of {', '.join(get_args(Arithmetic))}, not {precision!r}")
     dropout = Dropout(mc_dropout) if isinstance(mc_dropout, int) else mc_dropout
     folders = [folder] if isinstance(folder, str | Path) else list(folder)
     if not folders:
