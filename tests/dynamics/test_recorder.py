@@ -176,6 +176,21 @@ def test_ids_that_occur_twice_are_refused():
         Recorder(3).dynamics(ids=["x"] * 3)
 
 
+@pytest.mark.parametrize("ids", [[7, 8, 9], ["7", "8", None], np.arange(3), torch.arange(3)])
+def test_ids_that_are_not_strings_are_refused_before_anything_is_looked_up_or_saved(ids):
+    wrong = r"^ids\[\d\] is .*; ids must be strings$"
+    with pytest.raises(InputError, match=wrong):
+        Recorder(3).dynamics(ids=ids)
+    with pytest.raises(InputError, match=wrong):
+        row_lookup(ids)
+
+
+def test_strings_of_numpy_are_ids(tmp_path):
+    dynamics = Recorder(2).dynamics(ids=np.array(["a", "b"]))
+    dynamics.save(tmp_path / "map.parquet")
+    assert row_lookup(np.array(["a", "b"]))(["b"]).tolist() == [1]
+
+
 def test_logits_may_carry_a_graph_and_keep_it():
     logits = torch.randn(2, 3, requires_grad=True)
     recorder = Recorder(2)

@@ -57,6 +57,26 @@ def test_logits_and_labels_that_do_not_fit_are_refused(logits):
         Dynamics.from_logits(logits, [0] * 6, ids=("a",))
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"ids": range(6)}, r"^ids\[0\] is 0; ids must be strings$"),
+        ({"ids": "uvwxyz"}, r"^ids must be a list of strings, not one string: 'uvwxyz'$"),
+        ({"label_names": ("no", 1, True)}, r"^label_names\[1\] is 1; label_names must be strings$"),
+    ],
+)
+def test_names_that_are_not_strings_are_refused(logits, dynamics, names, message):
+    with pytest.raises(InputError, match=message):
+        Dynamics.from_logits(logits, [0, 1, 2, 0, 1, 2], **names)
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(dynamics, **names)
+
+
+def test_samples_are_not_looked_for_by_numbers(dynamics):
+    with pytest.raises(InputError, match=r"^ids\[1\] is 2; ids must be strings$"):
+        dynamics.for_ids(["u", 2])
+
+
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("recorded_on", ["training pass", "evaluation pass"])
 def test_saved_and_loaded_it_is_the_same(tmp_path, dynamics, named, recorded_on):

@@ -278,7 +278,10 @@ def row_lookup(ids: Sequence[str]) -> Callable[[Sequence[str]], Tensor]:
 
 
 def _row_of(ids: Sequence[str]) -> dict[str, int]:
-    """The row of each id; ids that occur more than once are refused."""
+    """The row of each id; ids that occur more than once, or are not strings, are refused."""
+    from calmix.dynamics.values import check_strings
+
+    check_strings(ids, "ids")
     row_of = {name: row for row, name in enumerate(ids)}
     if len(row_of) != len(ids):
         raise InputError(f"{len(ids) - len(row_of)} of {len(ids)} ids occur more than once")

@@ -12,10 +12,11 @@ import pyarrow.parquet
 from numpy.typing import ArrayLike, NDArray
 
 from calmix.data import read_table, write_table
+from calmix.data.origin import shown
 from calmix.dynamics.history import History
 from calmix.errors import InputError
 
-__all__ = ["Dynamics", "Pass"]
+__all__ = ["Dynamics", "Pass", "check_strings"]
 
 Pass = Literal["training pass", "evaluation pass"]
 """Where the logits came from: the training step itself (dropout on, before the update), or a pass of its own."""
@@ -69,6 +70,8 @@ class Dynamics:
     """The label's probability and whether it was right, epoch by epoch; None where no epoch was closed."""
 
     def __post_init__(self) -> None:
+        check_strings(self.ids, "ids")
+        check_strings(self.label_names, "label_names")
         for field in fields(self):
             values = getattr(self, field.name)
             if isinstance(values, np.ndarray) and values.shape != (len(self),):
@@ -162,6 +165,7 @@ class Dynamics:
 
     def for_ids(self, ids: Sequence[str]) -> "Dynamics":
         """Return the samples with these ids, in that order; the map's model need not be the one trained next."""
+        check_strings(ids, "ids")
         row_of = {name: row for row, name in enumerate(self.ids)}
         missing = [name for name in ids if name not in row_of]
         if missing:
@@ -232,6 +236,15 @@ class Dynamics:
         if not self.label_names:
             return pa.array(codes, pa.int64(), mask=codes < 0)
         return pa.array(self.label_names, pa.string()).take(pa.array(codes, pa.int64(), mask=codes < 0))
+
+
+def check_strings(names: Sequence[str], what: str) -> None:
+    """Refuse names that are not strings: a table of them could not be written, nor be found again in one."""
+    if isinstance(names, str):
+        raise InputError(f"{what} must be a list of strings, not one string: {shown(names)}")
+    odd = next((place for place, name in enumerate(names) if not isinstance(name, str)), None)
+    if odd is not None:
+        raise InputError(f"{what}[{odd}] is {shown(names[odd])}; {what} must be strings")
 
 
 def _about(path: str | Path) -> bytes:
