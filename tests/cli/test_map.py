@@ -225,6 +225,13 @@ def test_lines_end_as_they_did_in_the_table(calmix: Any, place: Path) -> None:
     assert (place / "clean.csv").read_bytes() == b'id,text,label\r\nb,"two\nlines",y\r\nc,three,x\r\n'
 
 
+def test_semicolons_and_the_byte_order_mark_of_the_table_stay(calmix: Any, place: Path) -> None:
+    (place / "data.csv").write_bytes(b"\xef\xbb\xbfid;text;label\r\na;one, two;x\r\nb;three;y\r\nc;four;x\r\n")
+    (place / "decisions.csv").write_text("id,decision,new_label\nb,drop,\nc,relabel,y\n")
+    assert calmix("map", "data.csv", "--apply", "decisions.csv", "--out", "clean.csv").code == 0
+    assert (place / "clean.csv").read_bytes() == b"\xef\xbb\xbfid;text;label\r\na;one, two;x\r\nc;four;y\r\n"
+
+
 @pytest.mark.parametrize(
     "words",
     [

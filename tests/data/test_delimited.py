@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calmix.data.delimited import _careful, line_end, read_delimited, write_delimited
+from calmix.data.delimited import Layout, _careful, layout_of, read_delimited, write_delimited
 from calmix.errors import InputError
 
 
@@ -48,6 +48,7 @@ def test_semicolons_separate_where_the_header_has_them_and_no_commas(tmp_path):
     assert read(tmp_path, content) == {"Text": ['a; "b"', "c, d"], "Label": ["1,5", "2"]}
     assert read(tmp_path, "text,a;b\nc;d,1\n") == {"text": ["c;d"], "a;b": ["1"]}
     assert read(tmp_path, '"text;label"\na\n') == {"text;label": ["a"]}
+    assert read(tmp_path, '"text";"a,b"\n"c";"1"\n') == {"text": ["c"], "a,b": ["1"]}
 
 
 def test_blank_lines_are_no_rows(tmp_path):
@@ -122,7 +123,7 @@ def test_the_fast_reader_agrees_with_the_careful_one(tmp_path_factory, rows):
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
 def test_a_string_that_a_spreadsheet_would_run_is_disarmed(start):
     sink = io.BytesIO()
-    write_delimited(pa.table({"text": [f"{start}1+1", f"a{start}", f"a\n{start}"], "n": [-1, 2, 3]}), sink, ",")
+    write_delimited(pa.table({"text": [f"{start}1+1", f"a{start}", f"a\n{start}"], "n": [-1, 2, 3]}), sink, Layout(","))
     rows = list(csv.reader(io.StringIO(sink.getvalue().decode(), newline="")))
     assert rows[1:] == [[f"'{start}1+1", "-1"], [f"a{start}", "2"], [f"a\n{start}", "3"]]
 
@@ -130,7 +131,7 @@ def test_a_string_that_a_spreadsheet_would_run_is_disarmed(start):
 def test_a_single_column_with_empty_cells_keeps_all_its_rows(tmp_path):
     for column in (["", None, "a"], [None, 1, None]):
         with (tmp_path / "file.csv").open("wb") as sink:
-            write_delimited(pa.table({"x": column}), sink, ",")
+            write_delimited(pa.table({"x": column}), sink, Layout(","))
         assert read_delimited(tmp_path / "file.csv", ",").num_rows == 3
 
 
@@ -144,7 +145,7 @@ def test_cells_are_quoted_where_they_must_be_and_nowhere_else():
             "b": [True, False],
         }
     )
-    write_delimited(table, sink, ",")
+    write_delimited(table, sink, Layout(","))
     assert sink.getvalue().decode() == (
         'id #,"a,b",n,b\n1,plain; \'text\'\t,0.5,true\n,"say ""no"", twice\nat least",,false\n'
     )
@@ -154,34 +155,36 @@ def test_a_copy_of_a_table_is_the_same_file(tmp_path):
     content = 'id,text,label\n001,"a, ""b""",x\n2,=1+1,\n3, c ,"two\nlines"\n'
     (tmp_path / "a.csv").write_text(content)
     with (tmp_path / "b.csv").open("wb") as sink:
-        write_delimited(read_delimited(tmp_path / "a.csv", ","), sink, ",", guard=False)
+        write_delimited(read_delimited(tmp_path / "a.csv", ","), sink, Layout(","), guard=False)
     assert (tmp_path / "b.csv").read_text() == content
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("name", ["text", "a\nb", 'a "\r\n" b'])
-def test_a_copy_can_have_the_line_ends_of_its_table(tmp_path, end, name):
+@pytest.mark.parametrize("mark", [False, True])
+def test_a_copy_can_have_the_line_ends_of_its_table(tmp_path, end, name, mark):
     table = pa.table({"id": ["1", "2"], name: ["one", "two\nlines"]})
     with (tmp_path / "a.csv").open("wb") as sink:
-        write_delimited(table, sink, ",", end=end)
-    assert line_end(tmp_path / "a.csv") == end
+        write_delimited(table, sink, Layout(",", end, mark))
+    assert layout_of(tmp_path / "a.csv", ",") == Layout(",", end, mark)
     assert read_delimited(tmp_path / "a.csv", ",").to_pydict() == table.to_pydict()
     assert (tmp_path / "a.csv").read_bytes().endswith(f'{end}1,one{end}2,"two\nlines"{end}'.encode())
 
 
 def test_a_header_without_an_end_has_the_usual_one(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"text")
-    assert line_end(tmp_path / "a.csv") == "\n"
+    assert layout_of(tmp_path / "a.csv", ",") == Layout(",", "\n")
 
 
-@pytest.mark.parametrize("delimiter", [",", "\t"])
-@pytest.mark.parametrize("names", [["\ufefftext", "label"], ["a;b", "c"], ["text"]])
-def test_names_and_cells_come_back_whatever_they_hold(tmp_path, names, delimiter):
+@pytest.mark.parametrize("mark", [False, True])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("names", [["\ufefftext", "label"], ["a;b", "c"], ["c", "a;b"], ["text"], ["c", "a,b", 'd"']])
+def test_names_and_cells_come_back_whatever_they_hold(tmp_path, names, delimiter, mark):
     cells = ["", "a;b,c\td", '"', "\ufeff", "\r", " x "]
     table = pa.table({name: pa.array(cells) for name in names})
     with (tmp_path / "file.csv").open("wb") as sink:
-        write_delimited(table, sink, delimiter, guard=False)
-    found = read_delimited(tmp_path / "file.csv", delimiter)
+        write_delimited(table, sink, Layout(delimiter, mark=mark), guard=False)
+    found = read_delimited(tmp_path / "file.csv", "," if delimiter == ";" else delimiter)
     assert found.to_pydict() == table.to_pydict()
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from calmix.data import Examples, read_examples, read_table, write_table
@@ -30,6 +31,32 @@ def test_a_copy_of_a_file_has_its_line_ends_and_its_cells(tmp_path: Path) -> Non
     write_table(table, tmp_path / "a.parquet")
     write_copy(table, tmp_path / "c.csv", of=str(tmp_path / "a.parquet"))
     assert (tmp_path / "c.csv").read_bytes() == content.replace(b"\r\n", b"\n")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbftext,label\r\na,x\r\nb;c,y\r\n",
+        b"text;label\na,b;x\nc;y\n",
+        b'\xef\xbb\xbftext;label\r\n"a;b";x\r\n"c\nd";y\r\n',
+    ],
+)
+def test_a_copy_of_a_file_has_its_byte_order_mark_and_its_semicolons(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    table = read_table(tmp_path / "a.csv")
+    write_copy(table, tmp_path / "b.csv", of=str(tmp_path / "a.csv"))
+    assert (tmp_path / "b.csv").read_bytes() == content
+
+
+def test_a_copy_of_another_format_is_separated_as_that_is(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"text;label\r\na;x\r\n")
+    table = read_table(tmp_path / "a.csv")
+    write_copy(table, tmp_path / "b.tsv", of=str(tmp_path / "a.csv"))
+    assert (tmp_path / "b.tsv").read_bytes() == b"text\tlabel\r\na\tx\r\n"
+    write_copy(table, tmp_path / "c.csv", of=str(tmp_path / "b.tsv"))
+    assert (tmp_path / "c.csv").read_bytes() == b"text,label\r\na,x\r\n"
+    write_copy(table, tmp_path / "d.csv", of="org/name")
+    assert (tmp_path / "d.csv").read_bytes() == b"text,label\na,x\n"
 
 
 def test_images_in_files_become_a_table_to_train_on(tmp_path: Path) -> None:

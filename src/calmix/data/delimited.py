@@ -1,8 +1,10 @@
 """CSV and TSV: every cell a string, exactly as it stands in the file."""
 
+import codecs
 import csv
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,7 +16,7 @@ from calmix.data.files import open_bytes
 from calmix.data.origin import listed, shown
 from calmix.errors import InputError
 
-__all__ = ["guarded", "line_end", "read_delimited", "write_delimited"]
+__all__ = ["Layout", "guarded", "layout_of", "read_delimited", "write_delimited"]
 
 _BLOCK = 16 << 20  # a row longer than this goes to the careful reader
 _ROWS = 4096  # written at a time
@@ -23,16 +25,23 @@ _SPECIAL = {"\t": "tabs", ",": "commas", ";": "semicolons"}
 _FORMULA = r"\A([=+\-@\t\r])"
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How a CSV or TSV file holds its cells: what separates them, what ends a line, and how it begins."""
+
+    delimiter: str
+    end: str = "\n"
+    mark: bool = False
+    """Whether it begins with a byte order mark."""
+
+
 def read_delimited(path: Path, delimiter: str) -> pa.Table:
     """The table in a CSV or TSV file (UTF-8, with or without a byte order mark, header in the first row).
 
     Where the header of a CSV file has semicolons and no commas, as spreadsheets of many countries write it, cells are
     separated by semicolons.
     """
-    header = _header(path, delimiter)
-    if delimiter == "," and len(header) == 1 and ";" in header[0]:
-        delimiter = ";"
-        header = _header(path, delimiter)
+    delimiter, header = _separated(path, delimiter)
     options = {
         # A process that ends while Arrow is still ending its threads dies of it, whatever its exit code was to be.
         "read_options": pa.csv.ReadOptions(block_size=_BLOCK, use_threads=False),
@@ -55,8 +64,14 @@ def read_delimited(path: Path, delimiter: str) -> pa.Table:
     return table
 
 
-def line_end(path: Path) -> str:
-    """Return what ends the lines of a CSV or TSV file: what ends its header."""
+def layout_of(path: Path, delimiter: str) -> Layout:
+    """Return the layout of a CSV or TSV file, for copies of it: lines end as its header does."""
+    with open_bytes(path) as stream:
+        mark = stream.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+    return Layout(_separated(path, delimiter)[0], _line_end(path), mark)
+
+
+def _line_end(path: Path) -> str:
     quotes = 0
     for line in _lines(path):
         quotes += line.count('"')
@@ -102,6 +117,26 @@ def _records(path: Path, delimiter: str, *, quoted: bool = True) -> Iterator[tup
         raise InputError(f"{path}: {problem}") from error
     finally:
         csv.field_size_limit(limit)
+
+
+def _separated(path: Path, delimiter: str) -> tuple[str, list[str]]:
+    """Return what separates the cells of a file, and its header: semicolons, it may be, in place of commas."""
+    try:
+        header = _header(path, delimiter)
+    except InputError:
+        # "text";"label" cannot be read with commas.
+        if delimiter != ",":
+            raise
+        try:
+            header = _header(path, ";")
+        except InputError:
+            header = []
+        if len(header) < 2:
+            raise
+        return ";", header
+    if delimiter == "," and len(header) == 1 and ";" in header[0]:
+        return ";", _header(path, ";")
+    return delimiter, header
 
 
 def _header(path: Path, delimiter: str) -> list[str]:
@@ -156,9 +191,7 @@ def _ragged(path: Path, delimiter: str, line: int, fields: int, expected: int) -
     )
 
 
-def write_delimited(
-    table: pa.Table, sink: Any, delimiter: str, *, guard: bool = True, header: bool = True, end: str = "\n"
-) -> None:
+def write_delimited(table: pa.Table, sink: Any, layout: Layout, *, guard: bool = True, header: bool = True) -> None:
     """Write a table of plain columns; with `guard`, strings that a spreadsheet would run get a `'` in front.
 
     Cells are quoted where they must be, so that a copy of a table differs from it in what was changed alone. In a
@@ -166,11 +199,15 @@ def write_delimited(
     """
     if guard:
         table = pa.Table.from_arrays([_guarded(column) for column in table.columns], names=table.column_names)
+    delimiter, end = layout.delimiter, layout.end
     rule = "" if table.num_columns == 1 else f'[{delimiter}"\r\n]'
     if header:
-        # A byte order mark that belongs to the first name would be taken for the file's.
-        names = _quoted(pa.array(table.column_names), rule and rule.replace("[", "[\ufeff"))
-        sink.write((delimiter.join(names.to_pylist()) + end).encode())
+        # A byte order mark that belongs to the first name would be taken for the file's, and commas in a name for what
+        # separates them, unless the first is in quotes.
+        commas = delimiter == ";" and any("," in name for name in table.column_names)
+        names = _quoted(pa.array(table.column_names), "" if commas else rule and rule.replace("[", "[\ufeff"))
+        start = codecs.BOM_UTF8 if layout.mark else b""
+        sink.write(start + (delimiter.join(names.to_pylist()) + end).encode())
     for batch in table.to_batches(max_chunksize=_ROWS):
         cells = [_quoted(pc.fill_null(column.cast(pa.large_string()), ""), rule) for column in batch.columns]
         lines = pc.binary_join_element_wise(*cells, pa.scalar(delimiter, pa.large_string()))

@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from calmix.data.columns import find_columns, with_usual
-from calmix.data.delimited import line_end
 from calmix.data.examples import Examples
 from calmix.data.idx import is_idx
 from calmix.data.origin import Origin
 from calmix.data.reading import holds_table
-from calmix.data.tables import format_of, read_table, write_table
+from calmix.data.tables import read_table, write_table
 
 __all__ = ["original_table", "write_copy"]
 
@@ -48,6 +47,5 @@ def original_table(
 
 
 def write_copy(table: pa.Table, path: Path, *, of: str) -> None:
-    """Write what became of the table in a file: cells stay as they are, and lines end as they do there."""
-    plain = holds_table(of) and format_of(of)[0] in ("csv", "tsv")
-    write_table(table, path, guard=False, end=line_end(Path(of)) if plain else "\n")
+    """Write what became of the table in a file: its cells, and how they are separated, stay as they are there."""
+    write_table(table, path, guard=False, like=of if holds_table(of) else None)

@@ -4,13 +4,14 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
 
-from calmix.data.delimited import read_delimited, write_delimited
+from calmix.data.delimited import Layout, layout_of, read_delimited, write_delimited
 from calmix.data.files import COMPRESSIONS, atomic_path, compressed, most_bytes, open_bytes
 from calmix.data.jsonlines import read_json, write_json_lines
 from calmix.data.origin import listed, neighbour
@@ -121,17 +122,20 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def write_table(table: pa.Table, path: str | Path, *, guard: bool = True, end: str = "\n") -> None:
+def write_table(table: pa.Table, path: str | Path, *, guard: bool = True, like: str | Path | None = None) -> None:
     """Write a table, its format and compression told by the name, whole or not at all.
 
     In CSV and TSV, lists and other nested cells are written as JSON, and strings that a spreadsheet would
     run as a formula (beginning with = + - @, a tab or a carriage return) get a `'` in front; without `guard`,
-    they stay as they are: for copies of a table that somebody trains on. `end` is what ends their lines.
+    they stay as they are: for copies of a table that somebody trains on. If `like` is a file of that kind, too, lines
+    end as there, the byte order mark is there or not, and semicolons stay semicolons.
     """
-    write_tables([table], path, guard=guard, end=end)
+    write_tables([table], path, guard=guard, like=like)
 
 
-def write_tables(tables: Iterable[pa.Table], path: str | Path, *, guard: bool = True, end: str = "\n") -> None:
+def write_tables(
+    tables: Iterable[pa.Table], path: str | Path, *, guard: bool = True, like: str | Path | None = None
+) -> None:
     """Write the rows of one table after the other, all of the same columns, as `write_table` does.
 
     Each is on its way to the disk before the next is asked for: what is written need not fit into memory.
@@ -144,7 +148,7 @@ def write_tables(tables: Iterable[pa.Table], path: str | Path, *, guard: bool = 
             for table in tables:
                 write_json_lines(table, sink)
         else:
-            _write_delimited(tables, sink, _DELIMITERS[kind], guard=guard, end=end)
+            _write_delimited(tables, sink, _layout(kind, like), guard=guard)
 
 
 def _write_parquet(tables: Iterable[pa.Table], sink: Any) -> None:
@@ -158,16 +162,24 @@ def _write_parquet(tables: Iterable[pa.Table], sink: Any) -> None:
             writer.close()
 
 
-def _write_delimited(
-    tables: Iterable[pa.Table], sink: Any, delimiter: str, *, guard: bool = True, end: str = "\n"
-) -> None:
+def _layout(kind: str, like: str | Path | None) -> Layout:
+    """Return how a CSV or TSV file is to be written: as usual, or as another one is."""
+    usual = Layout(_DELIMITERS[kind])
+    other = "" if like is None else format_of(like)[0]
+    if like is None or other not in _DELIMITERS:
+        return usual
+    found = layout_of(Path(like), _DELIMITERS[other])
+    return found if other == kind else replace(found, delimiter=usual.delimiter)
+
+
+def _write_delimited(tables: Iterable[pa.Table], sink: Any, layout: Layout, *, guard: bool = True) -> None:
     for number, table in enumerate(tables):
-        write_delimited(_flat(table), sink, delimiter, guard=guard, header=number == 0, end=end)
+        write_delimited(_flat(table), sink, layout, guard=guard, header=number == 0)
 
 
 def print_csv(tables: Iterable[pa.Table]) -> None:
     """Write the rows of tables to standard output as CSV, guarded as in `write_table`."""
-    _write_delimited(tables, sys.stdout.buffer, ",")
+    _write_delimited(tables, sys.stdout.buffer, Layout(","))
     sys.stdout.flush()
 
 
