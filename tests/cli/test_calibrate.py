@@ -112,3 +112,13 @@ def test_a_file_that_is_not_there_is_told_before_the_model_is_loaded(
     monkeypatch.setattr("calmix.models.load", lambda *_, **__: pytest.fail("loaded"))
     assert calmix("calibrate", "model", "none.csv", "--out", "new").err == "calmix: none.csv: no such file\n"
     assert calmix("evaluate", "model", "none.csv").err == "calmix: none.csv: no such file\n"
+
+
+@pytest.mark.usefixtures("place")
+def test_a_column_that_is_not_there_is_told_before_the_model_is_loaded(
+    calmix: Any, trained: Path, files: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calmix.models.load", lambda *_, **__: pytest.fail("loaded"))
+    ended = calmix("calibrate", trained, files["dev"], "--label", "what", "--out", "again")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert "--label: no column 'what'" in ended.err

@@ -92,6 +92,42 @@ def test_groups_are_named_as_the_file_names_its_columns(calmix: Any, odd: Any) -
 
 
 @pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere.csv"], "nowhere.csv: no such file"),
+        (["no-label.csv"], "no-label.csv: no column looks like the label"),
+        (["good.csv", "no-text.csv"], "no-text.csv: no column looks like the text"),
+        (["good.csv", "--text", "body"], "good.csv: --text: no column 'body'"),
+        (["good.csv", "--group", "whom"], "good.csv: --group: no column 'whom'; did you mean 'who'?"),
+        (["good.csv", "--ood", "other=no-text.csv"], "no-text.csv: no column looks like the text"),
+        (["good.csv", "--ood", "other=cut.csv"], "cut.csv: line 2 has 1 fields"),
+    ],
+)
+def test_files_and_columns_are_found_before_the_model_is_loaded(
+    calmix: Any, trained: Path, place: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
+) -> None:
+    monkeypatch.setattr("calmix.models.load", lambda *_, **__: pytest.fail("loaded"))
+    (place / "good.csv").write_text("text,label,who\nthe cat,animal,ann\nbread,food,bob\n")
+    (place / "no-label.csv").write_text("text,what\nthe cat,animal\n")
+    (place / "no-text.csv").write_text("what,label\nthe cat,animal\n")
+    (place / "cut.csv").write_text("text,label\nthe cat\n")
+    ended = calmix("evaluate", trained, *words)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert says in ended.err
+
+
+@pytest.mark.parametrize("again", ["a.csv", "./a.csv", "link.csv"])
+def test_a_file_that_is_given_twice_is_refused(calmix: Any, trained: Path, place: Path, again: str) -> None:
+    (place / "a.csv").write_text("text,label,p_a,p_b\nthe cat,a,0.5,0.5\n")
+    (place / "link.csv").symlink_to("a.csv")
+    before = sorted(place.iterdir())
+    for words in ((trained, "a.csv", again), ("--predictions", "a.csv", "--predictions", again)):
+        ended = calmix("evaluate", *words)
+        assert (ended.code, ended.out, ended.err) == (2, "", f"calmix: {Path(again)}: is given twice\n")
+    assert sorted(place.iterdir()) == before
+
+
+@pytest.mark.parametrize(
     "content",
     [
         '{"label": "a", "p_a": 0.75, "p_b": 0.25}\n{"label": "b", "p_a": 0.5, "p_b": 0.5}\n',

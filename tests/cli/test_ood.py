@@ -69,3 +69,14 @@ def test_models_of_images_are_compared_on_noise(calmix: Any, place: Path, image_
     assert 0 <= plain["gaussian-noise"]["negative_energy"]["auroc"] <= 1
     ended = calmix("ood", image_checkpoint(), "--test", pictures, "--ood", "random-tokens")
     assert (ended.code, "random tokens are for texts" in ended.err) == (2, True)
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("words", [("--label", "what"), ("--text", "what")])
+def test_a_column_that_is_not_there_is_told_before_a_model_is_loaded(
+    calmix: Any, trained: Path, files: Any, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr("calmix.models.load", lambda *_, **__: pytest.fail("loaded"))
+    ended = calmix("ood", trained, "--test", files["test"], "--ood", "random-tokens", *words)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert f"{words[0]}: no column 'what'" in ended.err

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calmix.cli.parsing import check_apart, named_files, pairs, predictor, unfamiliar, weights
+from calmix.cli.parsing import check_apart, check_once, named_files, pairs, predictor, unfamiliar, weights
 from calmix.errors import InputError
 from calmix.models import Classifier, Ensemble
 
@@ -50,6 +50,17 @@ def test_weights_are_a_word_or_numbers() -> None:
     assert weights("a=1, b=0.5") == {"a": 1.0, "b": 0.5}
     with pytest.raises(InputError, match="NAME=NUMBER"):
         weights("a=x")
+
+
+def test_a_file_counts_once_whatever_it_is_called(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").touch()
+    (tmp_path / "b.csv").symlink_to("a.csv")
+    (tmp_path / "c.csv").touch()
+    names = [str(tmp_path / name) for name in ("a.csv", "c.csv", "b.csv")]
+    check_once(*names[:2], "org/data")
+    for files in (names, [names[0], names[0]], ["org/data", "org/data"]):
+        with pytest.raises(InputError, match=rf"^{files[-1]}: is given twice$"):
+            check_once(*files)
 
 
 def test_a_rate_alone_drops_nothing(checkpoint: Any) -> None:

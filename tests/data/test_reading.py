@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from calmix.data import read_examples, read_table, write_table
-from calmix.data.reading import holds_table, names_hub, read_files
+from calmix.data.reading import holds_table, names_hub, read_ahead, read_files
 from calmix.errors import InputError
 
 
@@ -87,6 +87,22 @@ def test_a_table_that_was_read_before_is_not_read_again(file):
     table = read_table(path)
     path.unlink()
     assert read_examples(path, labelled=False, table=table).column("text") == ["a", "b"]
+
+
+def test_tables_are_read_ahead_with_the_columns_that_a_model_remembers(file, tmp_path):
+    known, odd = str(file("body,kind\na,x\n", "a.csv")), str(file("body,what\na,x\n", "b.csv"))
+    (tmp_path / "run").mkdir()
+    model = str(tmp_path / "run")
+    with pytest.raises(InputError, match="no column looks like the label"):
+        read_ahead(model, [known], {})
+    (tmp_path / "run" / "config.json").write_text('{"calmix_columns": {"text": "body", "label": "kind"}}')
+    found = read_ahead(model, [known, str(tmp_path)], {"text": None, "label": None})
+    assert found[known].to_pydict() == {"body": ["a"], "kind": ["x"]}
+    assert list(found) == [known]  # images in a folder have no columns
+    assert list(read_ahead(model, [known, odd], {}, labelled=False)) == [known, odd]
+    with pytest.raises(InputError, match=r"b\.csv: no column looks like the label"):
+        read_ahead(model, [known, odd], {})
+    assert read_ahead("org/name", [odd], {}) == {}  # what that one remembers is on the hub
 
 
 def test_a_table_of_pairs(file):

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,15 +45,17 @@ def calibrate(
 
     Example: `calmix calibrate run new-data.csv --guarantee 0.95 --out run-2`
     """
-    from calmix.data.reading import check_there
+    from calmix.data.reading import check_there, read_ahead
     from calmix.errors import InputError
     from calmix.models import read_for
     from calmix.training import calibrate as correct
     from calmix.training.correcting import trained_on
 
     check_there(dev)
+    columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "label": label}
+    tables = read_ahead(model, [dev], columns)
     classifier = predictor(model, ensemble, mc_dropout, dropout)
-    examples = read_for(classifier, dev, text=text, text_b=text_b, choices=choices, label=label, split="dev")
+    examples = read_for(classifier, dev, split="dev", table=tables.get(dev), **columns)
     seen = max(trained_on(each, examples) for each in (model, *(ensemble or [])))
     if 2 * seen > len(examples):
         raise InputError(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calmix.cli.parsing import DropoutRate, Members, Passes, predictor, unfamiliar
+from calmix.cli.parsing import DropoutRate, Members, Passes, check_once, predictor, unfamiliar
 from calmix.cli.showing import interval_table, note, print_json, unfamiliar_table, working_bar
 from calmix.errors import InputError
 
@@ -63,6 +63,7 @@ def evaluate(
 
     from calmix.data.reading import check_there
 
+    check_once(*(predictions or []), *(files or []))
     config: dict[str, Any] = {"command": "evaluate", "model": model or "predictions", "bins": bins}
     scores, apart = None, None
     if model is None:
@@ -73,11 +74,13 @@ def evaluate(
         config |= {"ensemble": ensemble or None, "mc_dropout": mc_dropout, "dropout": dropout}
         asked = unfamiliar(ood or [])
         check_there(*(files or []), *(file for file in asked.values() if file))
+        columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "label": label}
+        tables = _ahead(model, files or [], asked, columns, group)
         classifier = predictor(model, ensemble, mc_dropout, dropout)
-        columns = {"text": text, "text_b": text_b, "choices": choices, "label": label, "usual": classifier.columns}
-        sources = _from_model(classifier, files or [], columns, group, as_json)
+        columns["usual"] = classifier.columns
+        sources = _from_model(classifier, files or [], columns, group, tables, as_json)
         if asked:
-            config["ood"], scores, apart = _apart(classifier, sources, asked, columns, as_json)
+            config["ood"], scores, apart = _apart(classifier, sources, asked, columns, tables, as_json)
     figures = {name: _measured(name, found, bins) for name, found in sources.items()}
     if apart is not None:
         figures = {name: {**found, "ood": apart[name]} for name, found in figures.items()}
@@ -158,8 +161,27 @@ def _from_files(paths: list[str], group: str | None) -> dict[str, Any]:
     return found
 
 
+def _ahead(
+    model: str, files: list[str], asked: dict[str, str | None], columns: dict[str, Any], group: str | None
+) -> dict[str, "pa.Table"]:
+    """Return the tables that are given, once the columns of all of them have been found."""
+    from calmix.data.reading import read_ahead
+
+    tables = read_ahead(model, files, columns)
+    if group is not None and not _is_class(group):
+        for file, table in tables.items():
+            _cells(table, file, group)
+    others = [file for file in asked.values() if file and file not in tables]
+    return tables | read_ahead(model, others, {**columns, "label": None}, labelled=False)
+
+
 def _from_model(
-    classifier: "Predictor", files: list[str], columns: dict[str, Any], group: str | None, quiet: bool
+    classifier: "Predictor",
+    files: list[str],
+    columns: dict[str, Any],
+    group: str | None,
+    known: dict[str, "pa.Table"],
+    quiet: bool,
 ) -> dict[str, Any]:
     from calmix.data import read_table
     from calmix.data.reading import holds_table
@@ -167,7 +189,9 @@ def _from_model(
     from calmix.training import prediction_table
     from calmix.training.unfamiliar import ask
 
-    tables = {file: read_table(file) if group is not None and holds_table(file) else None for file in files}
+    tables = {file: known.get(file) for file in files}
+    if group is not None:  # a model of the hub has read none yet
+        tables |= {file: read_table(file) for file in files if tables[file] is None and holds_table(file)}
     sets = {file: read_for(classifier, file, split="test", table=tables[file], **columns) for file in files}
     groups = {
         file: None if group is None else _groups(file, sets[file], columns, group, tables[file]) for file in files
@@ -196,10 +220,13 @@ def _groups(
     given = {role: name for role, name in columns.items() if role != "usual"}
     rows, label = original_table(file, examples, {**given, "id": None}, usual=columns["usual"], table=table)
     rows = rows.set_column(rows.column_names.index(label), label, classes)
-    is_class = group.strip().casefold() == "label"
-    if is_class and not any(name.strip().casefold() == "label" for name in rows.column_names):
+    if _is_class(group) and not any(_is_class(name) for name in rows.column_names):
         group = label
     return _cells(rows, file, group)
+
+
+def _is_class(name: str) -> bool:
+    return name.strip().casefold() == "label"
 
 
 def _cells(table: "pa.Table", file: str, group: str) -> list[Any]:
@@ -215,13 +242,14 @@ def _apart(
     sources: dict[str, Any],
     asked: dict[str, str | None],
     columns: dict[str, Any],
+    tables: dict[str, "pa.Table"],
     quiet: bool,
 ) -> tuple[dict[str, str], Any, dict[str, Any]]:
     """Return a hash of each unfamiliar data set, all scores, and for each file how far they are apart from its own."""
     from calmix.training.unfamiliar import ask, score_table, separation, unfamiliar_sets
 
     first = next(iter(sources.values()))[5]
-    outside = unfamiliar_sets(asked, classifier, first, columns={**columns, "label": None})
+    outside = unfamiliar_sets(asked, classifier, first, columns={**columns, "label": None}, tables=tables)
     said = {}
     for name, examples in outside.items():
         with working_bar(name, len(examples), quiet) as bar:

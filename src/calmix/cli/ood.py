@@ -47,7 +47,7 @@ def ood(
 
     Example: `calmix ood plain=run-a mixup=run-b --test test.csv --ood random-tokens --ood news=news.csv`
     """
-    from calmix.data.reading import check_there
+    from calmix.data.reading import check_there, read_ahead
     from calmix.models import identity, load, read_for
     from calmix.models.classifier import checkpoint_of
     from calmix.training.comparing import compare_unfamiliar, comparison_table
@@ -61,10 +61,13 @@ def ood(
     named = [_named(word) for word in models]
     asked = unfamiliar(ood)
     check_there(test, *(file for file in asked.values() if file))
+    columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices}
+    tables = read_ahead(named[0][1], [test], {**columns, "label": label})
+    others = read_ahead(named[0][1], [file for file in asked.values() if file], columns, labelled=False)
     first = load(named[0][1])
-    columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "usual": first.columns}
-    examples = read_for(first, test, label=label, split="test", **columns)
-    outside = unfamiliar_sets(asked, first, examples, columns=columns, seed=seed)
+    columns["usual"] = first.columns
+    examples = read_for(first, test, label=label, split="test", table=tables.get(test), **columns)
+    outside = unfamiliar_sets(asked, first, examples, columns=columns, tables=others, seed=seed)
     # Everything that can be wrong is, before the first of many predictions.
     loaded: list[tuple[str, str, Predictor]] = []
     for name, run in named:

@@ -20,6 +20,7 @@ __all__ = [
     "Passes",
     "Record",
     "check_apart",
+    "check_once",
     "named_files",
     "pairs",
     "predictor",
@@ -59,6 +60,15 @@ def check_apart(option: str, file: Path, *read: str | Path) -> None:
     """Refuse a file to write to that is one of those that are read, whatever each is called."""
     if file.exists() and any(Path(each).exists() and file.samefile(each) for each in read):
         raise InputError(f"{option} {file}: is one of the tables that are read; give another file")
+
+
+def check_once(*files: str) -> None:
+    """Refuse a file that is given twice, whatever it is called: it would count once, or as two."""
+    known: list[Path] = []
+    for file in map(Path, files):
+        if any(file == other or (file.exists() and other.exists() and file.samefile(other)) for other in known):
+            raise InputError(f"{file}: is given twice")
+        known.append(file)
 
 
 class Judged(StrEnum):

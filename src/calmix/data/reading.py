@@ -1,7 +1,7 @@
 """From a file, a folder of images or a hub data set to `Examples`."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,13 @@ from calmix.data.hub import is_hub_name, read_hub
 from calmix.data.idx import find_idx, is_idx, read_idx
 from calmix.data.imagefolders import IMAGE_ENDINGS, read_image_files, read_image_folder
 from calmix.data.origin import Origin, neighbour
+from calmix.data.remembering import remembered_columns
 from calmix.data.tables import FORMATS, SPREADSHEETS, format_of, read_table
 from calmix.errors import InputError
 
-__all__ = ["check_there", "holds_table", "is_image", "names_hub", "read_examples", "read_files"]
+__all__ = ["check_there", "holds_table", "is_image", "names_hub", "read_ahead", "read_examples", "read_files"]
+
+_ROLES = ("text", "text_b", "choices", "label", "id")
 
 
 def read_examples(
@@ -101,6 +104,23 @@ def read_files(sources: Sequence[str], **options: Any) -> Examples:
     return read_image_files(sources)
 
 
+def read_ahead(
+    model: str, sources: Iterable[str], columns: Mapping[str, str | None], *, labelled: bool = True
+) -> dict[str, pa.Table]:
+    """The tables among sources, with the columns that a model needs: before it is loaded, which takes longer.
+
+    None for a model of the hub, since what columns it remembers is in it.
+    """
+    found: dict[str, pa.Table] = {}
+    given = dict.fromkeys((*_ROLES, "votes")) | {role: name for role, name in columns.items() if role in _ROLES}
+    for source in sources if os.path.isdir(model) else ():
+        if holds_table(source):
+            table = found[source] = read_table(source)
+            wanted = with_usual(given, remembered_columns(model), table.column_names)
+            find_columns(table, Origin(source), **wanted, labelled=labelled)
+    return found
+
+
 def is_image(name: str) -> bool:
     """Return whether a file is called as images are."""
     return name.lower().endswith(IMAGE_ENDINGS)
@@ -113,7 +133,7 @@ def holds_table(source: str) -> bool:
 
 def _refuse_columns(name: str, given: Mapping[str, Any]) -> None:
     """Refuse columns that were named, where there is no table."""
-    for role in ("text", "text_b", "choices", "label", "id", "votes"):
+    for role in (*_ROLES, "votes"):
         if given.get(role) is not None:
             raise Origin(name).error(f"images in files have no columns: leave out --{role.replace('_', '-')}")
 

@@ -73,14 +73,18 @@ def unfamiliar_sets(
     like: Examples,
     *,
     columns: Mapping[str, Any],
+    tables: Mapping[str, pa.Table] | None = None,
     seed: int = 0,
 ) -> dict[str, Examples]:
-    """Return the data sets asked for: name → file, or one of `BUILTIN`, shaped like its file or else like `like`."""
+    """Return the data sets asked for: name → file, or one of `BUILTIN`, shaped like its file or else like `like`.
+
+    `tables` are those of the files that were read before.
+    """
     found = {}
     for name, source in asked.items():
         given = like
         if source is not None:
-            given = read_examples(source, labelled=False, split="test", **columns)
+            given = read_examples(source, labelled=False, split="test", table=(tables or {}).get(source), **columns)
         model.check(given)
         if name in BUILTIN:
             generator = np.random.default_rng(seed)
