@@ -34,7 +34,7 @@ def test_data_sets_are_chosen_by_name(calmix: Any, trained: Path, place: Path) -
     ("words", "message"),
     [
         (["--what", "reliability", "--out", "fig.jpg"], "PNG, SVG or PDF"),
-        (["--what", "reliability", "--out", "fig.png", "--data", "tset"], "the run has"),
+        (["--what", "reliability", "--out", "fig.png", "--data", "tset"], "run has guard, dev"),
         (["--what", "colours", "--out", "fig.png"], "colours"),
     ],
 )
@@ -90,10 +90,115 @@ def test_several_runs_are_drawn_together_and_their_numbers_written(
 ) -> None:
     shutil.copytree(trained, place / "other")
     words = ("plot", trained, "other", "--what", what, "--out", "fig.svg", "--table", "numbers.csv")
-    ended = calmix(*words, "--data", "dev")
+    ended = calmix(*words)
     assert (ended.code, ended.err) == (0, "")
     table = read_table(place / "numbers.csv")
     assert set(table["run"].to_pylist()) == {"run", "other"}
+    assert calmix(*words).code == 0  # numbers may replace such numbers
+
+
+@pytest.mark.parametrize("what", ["scatter", "joint", "extended"])
+def test_runs_in_folders_of_one_name_are_told_apart(calmix: Any, trained: Path, place: Path, what: str) -> None:
+    for folder in ("a", "b"):
+        shutil.copytree(trained, place / folder / "run")
+    assert calmix("plot", "a/run", "b/run", "--what", what, "--out", "f.svg", "--table", "n.csv").code == 0
+    assert set(read_table(place / "n.csv")["run"].to_pylist()) == {"a/run", "b/run"}
+
+
+@pytest.mark.parametrize("what", ["reliability", "risk-coverage"])
+def test_curves_of_several_runs_are_in_one_diagram(calmix: Any, trained: Path, place: Path, what: str) -> None:
+    shutil.copytree(trained, place / "other")
+    ended = calmix("plot", trained, "other", "--what", what, "--data", "dev", "--out", "fig.svg")
+    assert (ended.code, ended.out, ended.err) == (0, "figure: fig.svg\n", "")
+    text = (place / "fig.svg").read_text()
+    panels = {"reliability": ["dev, before temperature", "dev, after temperature"]}
+    for panel in panels.get(what, ["What is gained by answering only when sure: dev"]):
+        assert f"<!-- {panel} -->" in text
+    for run in ("run", "other"):
+        assert text.count(f"<!-- {run} (") == len(panels.get(what, [1]))
+
+
+def test_runs_judged_on_other_rows_are_drawn_and_told(calmix: Any, trained: Path, odd: Any, place: Path) -> None:
+    ended = calmix("plot", trained, odd.run, "--what", "reliability", "--data", "dev", "--out", "fig.svg")
+    assert ended.code == 0
+    assert ended.err == "· dev: is not the same rows in every run, so that curves may differ for that alone\n"
+
+
+@pytest.mark.parametrize(
+    ("what", "instead"),
+    [
+        ("curves", "extended draws those of several"),
+        ("confusion", "draw one of each"),
+        ("datamap", "draw one of each"),
+        ("ood", "calmix ood compares models"),
+        ("bars", "give those of one study"),
+    ],
+)
+def test_what_is_drawn_of_one_folder_says_what_to_do_with_several(
+    calmix: Any, trained: Path, place: Path, what: str, instead: str
+) -> None:
+    ended = calmix("plot", trained, ".", "--what", what, "--out", "fig.svg")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert f"{what} is drawn of one folder, not of 2: {instead}" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "of"),
+    [
+        ("curves", ("--data", "dev"), "reliability, risk-coverage, scatter, confusion"),
+        ("joint", ("--data", "dev"), "reliability, risk-coverage, scatter, confusion"),
+        ("risk-coverage", ("--bins", 5), "reliability"),
+        ("reliability", ("--score", "margin"), "ood"),
+        ("reliability", ("--points", 50), "scatter"),  # what it would be without: but it was meant
+        ("extended", ("--epoch", 1), "joint"),
+        ("alpha", ("--alpha", 0.4), "label-entropy"),
+        ("curves", ("--classes", 4), "label-entropy"),
+        ("bars", ("--recipe", "erm"), "alpha"),
+        ("alpha", ("--method", "erm"), "bars"),
+        ("scatter", ("--figure", "ece"), "alpha, bars"),
+        ("reliability", ("--scaled",), "bars"),
+    ],
+)
+def test_options_of_other_figures_are_refused(
+    calmix: Any, trained: Path, place: Path, what: str, words: tuple[Any, ...], of: str
+) -> None:
+    ended = calmix("plot", trained, "--what", what, *words, "--out", "fig.svg")
+    assert ended.code == 2
+    assert ended.err == f"calmix: {words[0]} is of {of}, and means nothing to {what}: leave it out\n"
+    assert list(place.iterdir()) == []
+
+
+def test_a_confusion_is_of_one_data_set(calmix: Any, trained: Path, place: Path) -> None:
+    words = ("plot", trained, "--what", "confusion", "--out", "fig.svg", "--data", "dev")
+    assert calmix(*words).code == 0
+    ended = calmix(*words, "--data", "guard")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "confusion is drawn of one data set, not of 2" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("run/predictions-dev.parquet", "is one of the tables that are read"),
+        ("run/log.jsonl", "is one of the tables that are read"),
+        ("link.jsonl", "is one of the tables that are read"),
+        ("train.csv", "is there already, and holds something else"),
+        ("notes.csv", "is there already, and holds something else"),
+        ("run/label_issues.csv", "is there already, and holds something else"),
+    ],
+)
+def test_numbers_replace_nothing_but_such_numbers(
+    calmix: Any, trained: Path, place: Path, tree: Any, table: str, says: str
+) -> None:
+    shutil.copytree(trained, place / "run")
+    (place / "link.jsonl").symlink_to("run/log.jsonl")
+    (place / "train.csv").write_text("text,label\na,b\n")
+    (place / "notes.csv").write_text('never,"closed\n')
+    before = tree(place)
+    ended = calmix("plot", "run", "--what", "extended", "--out", "fig.svg", "--table", table)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert f"--table {table}: {says}" in ended.err
+    assert tree(place) == before
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,10 @@ def test_one_row_is_a_curve() -> None:
 def test_the_figure_names_its_curves_whatever_they_are_called() -> None:
     pytest.importorskip("matplotlib")
     curve = prepare_risk_coverage(PROBS, LABELS)
-    figure = draw_risk_coverage({"a $b": curve, "c": curve})
-    shown = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert shown == [rf"a \$b (area {curve.area:.3f})", f"c (area {curve.area:.3f})"]
+    figure = draw_risk_coverage({"in $": {"a $b": curve, "c": curve}, "out": {"c": curve}})
+    shown = [[text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes]
+    assert shown == [
+        [rf"a \$b (area {curve.area:.3f})", f"c (area {curve.area:.3f})"],
+        [f"c (area {curve.area:.3f})"],
+    ]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [r"in \$", "out"]

@@ -1,15 +1,18 @@
 """`calmix plot`: figures for papers, from the data of finished runs and studies."""
 
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calmix.cli.parsing import check_apart
+from calmix.cli.showing import note
 from calmix.errors import InputError
 
 if TYPE_CHECKING:
-    from calmix.report import RunFolder
+    from calmix.report.runs import Judged, RunFolder
 
 __all__ = ["plot"]
 
@@ -42,18 +45,46 @@ def _there(runs: list[Path] | None) -> list[Path] | None:
     return runs
 
 
-_SEVERAL = (_What.scatter, _What.joint, _What.extended)
+_SEVERAL = (_What.reliability, _What.risk_coverage, _What.scatter, _What.joint, _What.extended)
+_WITH_NUMBERS = (*_SEVERAL[2:], _What.ood, _What.alpha, _What.bars, _What.label_entropy)
+# What is drawn of one run alone, and what to do with several.
+_INSTEAD = {
+    _What.curves: "extended draws those of several",
+    _What.ood: "calmix ood compares models, in one folder",
+    _What.alpha: "give those of one study",
+    _What.bars: "give those of one study",
+}
+# What each option is of.
+_OF = {
+    "data": (_What.reliability, _What.risk_coverage, _What.scatter, _What.confusion),
+    "bins": (_What.reliability,),
+    "score": (_What.ood,),
+    "points": (_What.scatter,),
+    "epoch": (_What.joint,),
+    "alpha": (_What.label_entropy,),
+    "classes": (_What.label_entropy,),
+    "recipe": (_What.alpha,),
+    "method": (_What.bars,),
+    "figure": (_What.alpha, _What.bars),
+    "scaled": (_What.bars,),
+}
+# The files of a run, an evaluation or a study that figures are made of.
+_READ = (
+    *("run.toml", "metrics.json", "log.jsonl", "predictions-*.parquet", "datamap.parquet", "ood-scores.parquet"),
+    *("study.json", "about.json", "study.parquet"),
+)
 
 
 def plot(
+    context: typer.Context,
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
             metavar="[RUN]...",
             callback=_there,
             is_eager=True,
-            help="Folder of a run, a map or an evaluation; of several runs for scatter, joint and extended; of a study "
-            "for alpha and bars; none for label-entropy.",
+            help="Folder of a run, a map or an evaluation; of several for reliability, risk-coverage, scatter, joint "
+            "and extended; of a study for alpha and bars; none for label-entropy.",
         ),
     ] = None,
     *,
@@ -68,11 +99,12 @@ def plot(
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(help="Data sets to draw (test, ood-NAME, dev). Repeatable; default: all that chose nothing."),
+        typer.Option(
+            help="Of reliability, risk-coverage, scatter and confusion: data sets to draw (test, ood-NAME, dev). "
+            "Repeatable; default: all that chose nothing, of confusion the first."
+        ),
     ] = None,
-    bins: Annotated[
-        int | None, typer.Option(help="Bins of the reliability diagram; default: the run's.", min=1)
-    ] = None,
+    bins: Annotated[int | None, typer.Option(help="Of reliability: bins; default: the run's.", min=1)] = None,
     score: Annotated[
         str, typer.Option(help="Of ood: max_probability, negative_entropy, margin or negative_energy.")
     ] = "max_probability",
@@ -89,20 +121,23 @@ def plot(
 ) -> None:
     """Draw a figure of finished runs or of a study.
 
-    Example: `calmix plot run --what reliability --out fig.pdf`, or `calmix plot study --what alpha --out fig.pdf`
+    Example: `calmix plot run --what reliability --out fig.pdf`, or `calmix plot study --what alpha --out fig.pdf`;
+    two runs side by side: `calmix plot runs/erm runs/mixup --what reliability --out fig.pdf`
     """
     from calmix.data import write_table
     from calmix.data.tables import check_writable
-    from calmix.report import read_run, save_figure
+    from calmix.report import save_figure
     from calmix.report.figures import figure_format
 
     figure_format(out)
+    _check_options(context, what)
+    folders = _folders(what, runs or [])
     if table is not None:
         check_writable(table)
-    folders = _folders(what, runs or [])
+        check_apart("--table", table, *(file for folder in folders for kept in _READ for file in folder.glob(kept)))
     numbers: Any = None
     try:
-        if what in (_What.ood, _What.alpha, _What.bars, _What.label_entropy) or what in _SEVERAL:
+        if what in _WITH_NUMBERS:
             numbers, drawn = _prepared(
                 what,
                 folders,
@@ -110,17 +145,45 @@ def plot(
                 | {"recipe": recipe, "methods": method, "figures": figure, "scaled": scaled},
             )
         else:
-            found = read_run(folders[0])
-            drawn = _drawn(found, what, data, bins or found.bins)
+            drawn = _drawn(_read(folders), what, data, bins)
         if table is not None:
             if numbers is None:
                 kept = {_What.curves: "log.jsonl", _What.datamap: "datamap.parquet"}.get(what, "predictions-*.parquet")
                 raise InputError(f"--table: the numbers of {what.value} are in the run's folder already: {kept}")
+            _check_replaceable(table, numbers.column_names)
             write_table(numbers, table)
         save_figure(drawn, out)
     except ImportError:
         raise InputError("figures need matplotlib: pip install 'calmix[report]'") from None
     print(f"figure: {out}")
+
+
+def _check_options(context: typer.Context, what: _What) -> None:
+    """Refuse an option that means nothing to the figure."""
+    for name, figures in _OF.items():
+        source = context.get_parameter_source(name)
+        if what not in figures and source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"--{name} is of {', '.join(figures)}, and means nothing to {what}: leave it out")
+
+
+def _check_replaceable(table: Path, names: list[str]) -> None:
+    """Refuse to write numbers over anything but such numbers."""
+    from calmix.data import read_table
+
+    if not table.exists():
+        return
+    with suppress(InputError):  # no table that we read, and none of ours
+        if read_table(table).column_names == names:
+            return
+    raise InputError(f"--table {table}: is there already, and holds something else; give another file, or remove it")
+
+
+def _read(folders: list[Path]) -> dict[str, "RunFolder"]:
+    """Return the runs in folders, by the shortest names that tell them apart."""
+    from calmix import report
+    from calmix.report.comparison import run_names
+
+    return dict(zip(run_names(folders), map(report.read_run, folders), strict=True))
 
 
 def _folders(what: _What, runs: list[Path]) -> list[Path]:
@@ -131,7 +194,8 @@ def _folders(what: _What, runs: list[Path]) -> list[Path]:
     if not runs:
         raise InputError(f"{what.value} needs the folder of a run or a study")
     if len(runs) > 1 and what not in _SEVERAL:
-        raise InputError(f"{what.value} is drawn of one folder, not of {len(runs)}")
+        instead = _INSTEAD.get(what, "draw one of each")
+        raise InputError(f"{what.value} is drawn of one folder, not of {len(runs)}: {instead}")
     return runs
 
 
@@ -175,16 +239,16 @@ def _of_study(what: _What, folder: Path, asked: dict[str, Any]) -> tuple[Any, An
 def _of_runs(what: _What, folders: list[Path], asked: dict[str, Any]) -> tuple[Any, Any]:
     from calmix import report
 
-    found = [report.read_run(folder) for folder in folders]
+    found = _read(folders)
     if what is _What.scatter:
         judged = [
-            (run.name, one.title, one.probs["before" if "before" in one.probs else "after"], one.labels)
-            for run in found
+            (name, one.title, one.probs["before" if "before" in one.probs else "after"], one.labels)
+            for name, run in found.items()
             for one in _chosen(run, asked["data"])
         ]
         table = report.prepare_scatter(judged, points=asked["points"])
         return table, report.draw_scatter(table)
-    histories = {run.name: run.history for run in found}
+    histories = {name: run.history for name, run in found.items()}
     if what is _What.joint:
         table = report.prepare_joint(histories, epochs=asked["epochs"])
         return table, report.draw_joint(table)
@@ -192,9 +256,11 @@ def _of_runs(what: _What, folders: list[Path], asked: dict[str, Any]) -> tuple[A
     return table, report.draw_extended(table)
 
 
-def _drawn(run: "RunFolder", what: _What, names: list[str] | None, bins: int) -> Any:
+def _drawn(runs: dict[str, "RunFolder"], what: _What, names: list[str] | None, bins: int | None) -> Any:
     from calmix import report
+    from calmix.report.panels import other_rows, reliability_panels, risk_panels
 
+    run = next(iter(runs.values()))
     if what is _What.datamap:
         if run.dynamics is None:
             raise InputError(f"{run.path}: recorded no data map (datamap.parquet); make one with `calmix map`")
@@ -204,25 +270,18 @@ def _drawn(run: "RunFolder", what: _What, names: list[str] | None, bins: int) ->
         if not curves.panels:
             raise InputError(f"{run.path}: has no log of its epochs (log.jsonl)")
         return report.draw_curves(curves)
-    judged = _chosen(run, names)
-    if what is _What.reliability:
-        words = {"before": "before temperature", "after": "after temperature"}
+    judged = {name: _chosen(each, names) for name, each in runs.items()}
+    if what is not _What.confusion:
+        for title in other_rows(judged):
+            note(f"{title}: is not the same rows in every run, so that curves may differ for that alone")
+        if what is _What.risk_coverage:
+            return report.draw_risk_coverage(risk_panels(judged))
         return report.draw_reliability(
-            {
-                one.title: {
-                    words[stage] if len(one.probs) > 1 else "as it is": report.prepare_reliability(
-                        probs, one.labels, bins=bins
-                    )
-                    for stage, probs in one.probs.items()
-                }
-                for one in judged
-            }
+            reliability_panels(judged, bins={name: bins or each.bins for name, each in runs.items()})
         )
-    if what is _What.risk_coverage:
-        return report.draw_risk_coverage(
-            {one.title: report.prepare_risk_coverage(one.probs["after"], one.labels) for one in judged}
-        )
-    first = judged[0]
+    if names and len(names) > 1:
+        raise InputError(f"confusion is drawn of one data set, not of {len(names)}: draw one of each")
+    (first, *_) = next(iter(judged.values()))
     if not first.classes:
         raise InputError(f"{run.path}: multiple choice has no classes to confuse")
     return report.draw_confusion(
@@ -230,13 +289,13 @@ def _drawn(run: "RunFolder", what: _What, names: list[str] | None, bins: int) ->
     )
 
 
-def _chosen(run: "RunFolder", names: list[str] | None) -> list[Any]:
+def _chosen(run: "RunFolder", names: list[str] | None) -> list["Judged"]:
     if not run.judged:
         raise InputError(f"{run.path}: was judged on no data, so that there is nothing of that kind to draw")
     there = {one.name: one for one in run.judged}
     unknown = next((name for name in names or [] if name not in there), None)
     if unknown is not None:
-        raise InputError(f"--data {unknown}: the run has {', '.join(there)}")
+        raise InputError(f"--data {unknown}: {run.path} has {', '.join(there)}")
     if names:
         return [there[name] for name in names]
     return [one for one in run.judged if not one.aside] or list(run.judged)

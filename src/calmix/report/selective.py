@@ -38,19 +38,20 @@ def prepare_risk_coverage(probs: NDArray[np.float64], labels: NDArray[np.int64],
     return RiskCurve(coverage[rows], risk[rows], threshold[rows], float(risk.mean()))
 
 
-def draw_risk_coverage(curves: Mapping[str, RiskCurve]) -> "Figure":
-    """Return a figure of named curves."""
+def draw_risk_coverage(panels: Mapping[str, Mapping[str, RiskCurve]]) -> "Figure":
+    """Return a figure with one diagram per panel, each with its named curves."""
     with look():
-        figure = new_figure(6.0, 4.4)
-        axes = figure.add_subplot()
-        for (name, curve), (colour, _) in zip(curves.items(), cycle(STYLES), strict=False):
-            label = f"{literal(name)} (area {curve.area:.3f})"
-            axes.plot(curve.coverage, curve.risk, color=colour, label=label)
-        axes.set_title("What is gained by answering only when sure", loc="left")
-        axes.set_xlabel("coverage: share of the rows answered, the most confident first")
-        axes.set_ylabel("risk: share of them that is wrong")
-        axes.set_xlim(0, 1)
-        axes.set_ylim(bottom=0)
-        axes.legend(loc="upper left", frameon=False, fontsize=9)
-        axes.spines[["top", "right"]].set_visible(False)
+        figure = new_figure(6.0 * len(panels), 4.4)
+        for place, (title, curves) in enumerate(panels.items(), start=1):
+            axes = figure.add_subplot(1, len(panels), place)
+            for (name, curve), (colour, _) in zip(curves.items(), cycle(STYLES), strict=False):
+                label = f"{literal(name)} (area {curve.area:.3f})"
+                axes.plot(curve.coverage, curve.risk, color=colour, label=label)
+            axes.set_title(literal(title), loc="left")
+            axes.set_xlabel("coverage: share of the rows answered, the most confident first")
+            axes.set_ylabel("risk: share of them that is wrong")
+            axes.set_xlim(0, 1)
+            axes.set_ylim(bottom=0)
+            axes.legend(loc="upper left", frameon=False, fontsize=9)
+            axes.spines[["top", "right"]].set_visible(False)
     return figure
