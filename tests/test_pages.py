@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -20,6 +21,7 @@ RECIPES_PAGE = (DOCS / "recipes.md").read_text(encoding="utf-8")
 METHOD_PAGE = (DOCS / "your-own-method.md").read_text(encoding="utf-8")
 MAP_PAGE = (DOCS / "map.md").read_text(encoding="utf-8")
 DYNAMICS_PAGE = (DOCS / "dynamics.md").read_text(encoding="utf-8")
+SELECTIVE_PAGE = (DOCS / "selective.md").read_text(encoding="utf-8")
 
 
 def _blocks(page: str, language: str) -> list[str]:
@@ -60,6 +62,15 @@ def test_the_python_of_a_page_runs(desk: dict[str, Any], page: str) -> None:
             assert (names["run"].folder / "metrics.json").is_file()
         if "loss" in names:
             assert names["loss"].isfinite()
+
+
+def test_the_python_of_the_page_about_abstaining_runs_from_top_to_bottom(desk: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.ones(3), 200)
+    names = {"probs": probs, "labels": probs.argmax(1), "new_probs": probs[:5], "texts": tiny.texts(4)[0], **desk}
+    for code in _blocks(SELECTIVE_PAGE, "python"):
+        exec(compile(code, "<page>", "exec"), names)
+    assert len(names["answers"]) == len(names["accepted"]) == len(names["possible"]) == 4
 
 
 def test_the_python_of_the_page_about_dynamics_runs_from_top_to_bottom(

@@ -36,6 +36,21 @@ def test_without_a_recalibrator_probabilities_are_the_softmax() -> None:
     np.testing.assert_allclose(halved, Beside().probabilities(logits))
 
 
+def test_what_is_possible_is_in_the_set_and_there() -> None:
+    probs = np.array([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7]])
+    everything = Beside(sets=ConformalSets(None, 0.9, "lac"))
+    assert everything.inside(probs).tolist() == [[True, True, False], [True, True, True]]
+    assert FULL.inside(probs).tolist() == [[True, True, False], [False, False, True]]
+
+
+def test_without_a_guarantee_there_is_nothing_to_abstain_by() -> None:
+    assert FULL.rule() == FULL.threshold
+    with pytest.raises(InputError, match="no threshold to abstain by: train or calibrate the model with a guarantee"):
+        Beside().rule()
+    with pytest.raises(InputError, match="no prediction sets: train or calibrate the model with a guarantee"):
+        Beside().inside(np.array([[0.5, 0.5]]))
+
+
 def test_parts_of_it_come_back_alone(tmp_path: Path) -> None:
     write_beside(tmp_path, Beside(threshold=FULL.threshold))
     assert read_beside(tmp_path) == Beside(threshold=FULL.threshold)

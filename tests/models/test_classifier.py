@@ -1,6 +1,7 @@
 """A trained classifier: texts in, calibrated probabilities out."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import tiny
 import torch
 
-from calmix.calibration import VectorScaling
+from calmix.calibration import ConformalSets, SelectiveThreshold, VectorScaling
 from calmix.errors import InputError
 from calmix.models import checkpoint_of, encode, load, load_trained, predict_logits
 from calmix.models.beside import Beside, write_beside
@@ -176,3 +177,48 @@ def test_images_are_refused(checkpoint: Any, tmp_path: Path) -> None:
     examples = read_examples(tmp_path, labelled=False)
     with pytest.raises(InputError, match="holds image data, but this model reads plain texts or pairs"):
         load(checkpoint("bert")).logits(examples)
+
+
+@pytest.fixture
+def promised(checkpoint: Any, tmp_path: Path) -> Path:
+    """A model with a threshold between the confidences of `TEXTS`, and prediction sets."""
+    probs = load(checkpoint("bert")).predict_proba(TEXTS)
+    middle = float(np.sort(probs.max(axis=1))[1])
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "promised")
+    sets = ConformalSets(float(1 - np.sort(probs[0])[1]), 0.9, "lac")
+    write_beside(folder, Beside(threshold=SelectiveThreshold(middle, 0.9, 0.05, 0.5), sets=sets))
+    return folder
+
+
+def test_what_is_not_accepted_is_not_answered(promised: Path) -> None:
+    classifier = load(promised)
+    probs, labels = classifier.predict_proba(TEXTS), classifier.predict(TEXTS)
+    accepted = classifier.accepted(probs)
+    assert sorted(accepted) == [False, True, True]
+    expected = [label if sure else None for label, sure in zip(labels, accepted, strict=True)]
+    assert classifier.predict(TEXTS, abstain=True) == expected
+
+
+def test_possible_labels_are_those_of_the_set(promised: Path) -> None:
+    classifier = load(promised)
+    probs = classifier.predict_proba(TEXTS)
+    assert set(classifier.possible(probs)[0]) == {tiny.LABELS[k] for k in np.argsort(probs[0])[1:]}
+
+
+def test_choices_are_possible_by_their_places(checkpoint: Any) -> None:
+    rows = [("the cat", ["rain", "dog", "pie"]), ("bread", ["butter", "fox"])]
+    one = load(checkpoint("bert", choices=True))
+    everything = Beside(threshold=SelectiveThreshold(0.0, 0.9, 0.05, 1.0), sets=ConformalSets(None, 0.9, "lac"))
+    one = replace(one, beside=everything)
+    assert one.possible(one.predict_proba(rows)) == [[0, 1, 2], [0, 1]]
+    assert one.predict(rows, abstain=True) == one.predict(rows)
+
+
+def test_a_model_without_a_guarantee_refuses_to_abstain_before_it_predicts(
+    checkpoint: Any, promised: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = load(checkpoint("bert")), load(promised, mc_dropout=2), load([promised, checkpoint("electra")])
+    monkeypatch.setattr("calmix.models.classifier.predict_logits", lambda *_, **__: pytest.fail("predicted"))
+    for each in others:
+        with pytest.raises(InputError, match="there is no threshold to abstain by"):
+            each.predict(TEXTS, abstain=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 
-from calmix.calibration import Temperature, VectorScaling
+from calmix.calibration import ConformalSets, SelectiveThreshold, Temperature, VectorScaling
 from calmix.errors import InputError
 from calmix.models import Beside, Classifier, Dropout, Ensemble, identity, load, load_one, save_ensemble, write_beside
 
@@ -66,6 +66,12 @@ def test_an_ensemble_is_one_folder_with_a_temperature_of_its_own(
     saved = load(tmp_path / "saved")
     examples = tiny.examples(6)
     np.testing.assert_allclose(saved.probabilities(examples), Temperature(2.0)(both.logits(examples)), atol=1e-6)
+    promised = Beside(threshold=SelectiveThreshold(0.0, 0.9, 0.05, 1.0), sets=ConformalSets(None, 0.9, "lac"))
+    save_ensemble(both, promised, tmp_path / "promised")
+    whole = load(tmp_path / "promised")
+    assert whole.predict(TEXTS, abstain=True) == whole.predict(TEXTS)
+    assert whole.accepted(whole.predict_proba(TEXTS)).tolist() == [True] * 3
+    assert whole.possible(whole.predict_proba(TEXTS)) == [list(tiny.LABELS)] * 3
     before = identity(str(tmp_path / "saved"))
     write_beside(tmp_path / "saved" / "member-2", Beside(Temperature(3.0)))
     assert identity(str(tmp_path / "saved")) != before

@@ -34,6 +34,25 @@ class Beside:
         """Return what the recalibrator makes of logits [n, K]; their softmax, where there is none."""
         return np.asarray((self.recalibrator or Temperature(1.0))(logits))
 
+    def rule(self) -> SelectiveThreshold:
+        """Return the threshold to abstain by; refuse where there is none."""
+        if self.threshold is None:
+            raise InputError(
+                "there is no threshold to abstain by: train or calibrate the model with a guarantee; an ensemble, and "
+                "MC-dropout, take one of their own"
+            )
+        return self.threshold
+
+    def inside(self, probs: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which classes are possible in each row [n, K]; refuse where there are no prediction sets."""
+        if self.sets is None:
+            raise InputError(
+                "there are no prediction sets: train or calibrate the model with a guarantee; an ensemble, and "
+                "MC-dropout, take some of their own"
+            )
+        # A choice that is not there has probability 0 exactly, and is never possible.
+        return np.asarray(self.sets(probs)) & (probs > 0)
+
 
 def write_beside(folder: Path, beside: Beside) -> None:
     """Write what there is; a folder without any of it has no file."""

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from calmix.calibration import Recalibrator
+from calmix.calibration import Recalibrator, SelectiveThreshold
 from calmix.data import Examples
 from calmix.data.remembering import COLUMNS, role_names
 from calmix.data.reusing import reused
@@ -34,6 +34,7 @@ __all__ = [
     "Text",
     "checkpoint_of",
     "examples_of",
+    "labels_inside",
     "load_one",
     "log_probabilities",
     "winners_of",
@@ -137,9 +138,26 @@ class Classifier:
         images: a path, the bytes of a file, or uint8 pixels."""
         return self.probabilities(examples_of(texts, images=reads_pixels(self.model)))
 
-    def predict(self, texts: Sequence[Text]) -> list[Any]:
-        """Return the most probable label of each text; the index of the choice for multiple choice."""
-        return winners_of(self.predict_proba(texts), self.label_names)
+    def predict(self, texts: Sequence[Text], *, abstain: bool = False) -> list[Any]:
+        """Return the most probable label of each text; the index of the choice for multiple choice.
+
+        With `abstain`, which a model needs a guarantee for (`calmix.train(…, guarantee=0.95)`), None stands for what
+        is not `accepted`:
+
+            classifier = calmix.load("run")
+            answers = classifier.predict(texts, abstain=True)
+            for_a_human = [text for text, answer in zip(texts, answers) if answer is None]
+        """
+        rule = self.beside.rule() if abstain else None
+        return winners_of(self.predict_proba(texts), self.label_names, rule)
+
+    def accepted(self, probs: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which predictions of these probabilities to accept: the accuracy among them is the promised one."""
+        return np.asarray(self.beside.rule()(probs))
+
+    def possible(self, probs: NDArray[np.float64]) -> list[list[Any]]:
+        """Return the labels that are possible in each row: the true one is among them as often as was promised."""
+        return labels_inside(self.beside.inside(probs), self.label_names)
 
 
 def load_one(folder: str | Path, *, precision: Arithmetic = "fp32", dropout: Dropout | None = None) -> Classifier:
@@ -176,10 +194,20 @@ def checkpoint_of(folder: str | Path) -> str:
     return str(path / "model")
 
 
-def winners_of(probs: NDArray[np.float64], label_names: tuple[str, ...]) -> list[Any]:
-    """Return the most probable label of each row; its index, where classes have no names."""
+def winners_of(
+    probs: NDArray[np.float64], label_names: tuple[str, ...], rule: SelectiveThreshold | None = None
+) -> list[Any]:
+    """Return the most probable label of each row, or its index, where classes have no names; None if a rule refuses."""
     winners = probs.argmax(axis=1)
-    return [label_names[k] for k in winners] if label_names else winners.tolist()
+    found = [label_names[k] for k in winners] if label_names else winners.tolist()
+    if rule is None:
+        return found
+    return [winner if taken else None for winner, taken in zip(found, np.asarray(rule(probs)), strict=True)]
+
+
+def labels_inside(inside: NDArray[np.bool_], label_names: tuple[str, ...]) -> list[list[Any]]:
+    """Return the labels of each row's set; their indices, where classes have no names."""
+    return [[label_names[k] if label_names else int(k) for k in np.flatnonzero(row)] for row in inside]
 
 
 def log_probabilities(logits: NDArray[np.float32], recalibrator: Recalibrator | None) -> NDArray[np.float32]:

@@ -21,6 +21,7 @@ from calmix.models.classifier import (
     Text,
     checkpoint_of,
     examples_of,
+    labels_inside,
     load_one,
     log_probabilities,
     winners_of,
@@ -105,9 +106,22 @@ class Ensemble:
         """Return a probability per class for each text, pair (a, b), or (text, choices)."""
         return self.probabilities(examples_of(texts, images=reads_pixels(self.members[0].model)))
 
-    def predict(self, texts: Sequence[Text]) -> list[Any]:
-        """Return the most probable label of each text; the index of the choice for multiple choice."""
-        return winners_of(self.predict_proba(texts), self.label_names)
+    def predict(self, texts: Sequence[Text], *, abstain: bool = False) -> list[Any]:
+        """Return the most probable label of each text; the index of the choice for multiple choice.
+
+        With `abstain`, which a model needs a guarantee for (`calmix.train(…, guarantee=0.95)`), None stands for what
+        is not `accepted`: see `Classifier.predict`. An ensemble has one once it was calibrated with one as a whole.
+        """
+        rule = self.beside.rule() if abstain else None
+        return winners_of(self.predict_proba(texts), self.label_names, rule)
+
+    def accepted(self, probs: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which predictions of these probabilities to accept: the accuracy among them is the promised one."""
+        return np.asarray(self.beside.rule()(probs))
+
+    def possible(self, probs: NDArray[np.float64]) -> list[list[Any]]:
+        """Return the labels that are possible in each row: the true one is among them as often as was promised."""
+        return labels_inside(self.beside.inside(probs), self.label_names)
 
 
 Predictor = Classifier | Ensemble

@@ -89,15 +89,11 @@ def prediction_tables(
 
 def with_guarantees(table: pa.Table, probs: NDArray[np.float64], classifier: Predictor) -> pa.Table:
     """Return predictions with `accepted` and `possible` (the prediction set), as far as the model knows them."""
-    names = classifier.label_names or tuple(str(i) for i in range(probs.shape[1]))
     if classifier.beside.threshold is not None:
-        table = table.append_column("accepted", pa.array(classifier.beside.threshold(probs)))
+        table = table.append_column("accepted", pa.array(classifier.accepted(probs)))
     if classifier.beside.sets is not None:
-        # A choice that is not there has probability 0 exactly, and is never possible.
-        inside = np.asarray(classifier.beside.sets(probs)) & (probs > 0)
-        table = table.append_column(
-            "possible", pa.array([[names[k] for k in np.flatnonzero(row)] for row in inside], pa.list_(pa.string()))
-        )
+        names = [[str(name) for name in row] for row in classifier.possible(probs)]
+        table = table.append_column("possible", pa.array(names, pa.list_(pa.string())))
     return table
 
 
