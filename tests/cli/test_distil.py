@@ -26,6 +26,19 @@ def test_it_distils_a_run_and_prints_the_figures(
     assert "recipe `distil` (alpha = `0.5`, tau = `2.0`, form = `usual`)" in card
 
 
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [("--model", "the model that learns is --student"), ("--recipe", "it is the recipe; for another one, train")],
+)
+def test_options_of_train_that_have_another_name_here_say_which(
+    calmix: Any, trained: Path, words: Any, files: Any, place: Path, option: str, says: str
+) -> None:
+    ended = calmix("distil", trained, files["train"], *words, option, "x", "--out", "run")
+    assert (ended.code, ended.out, ended.err) == (2, "", f"calmix: {option[2:]} is not for distil: {says}\n")
+    assert list(place.iterdir()) == []
+    assert option not in calmix("distil", "--help").out.split()
+
+
 def test_several_teachers_come_before_the_table(
     calmix: Any, trained: Path, words: Any, files: Any, place: Path
 ) -> None:
@@ -120,7 +133,7 @@ def test_defaults_are_those_of_the_function(calmix: Any, monkeypatch: pytest.Mon
         (["--form", "other"], "Invalid value for '--form'"),
         (["--alpha", "2"], "alpha must be between 0 and 1"),
         (["--set", "tau=2"], "give --tau"),
-        (["--recipe", "erm"], "No such option: --recipe"),
+        (["--dynamics", "map"], "No such option: --dynamics"),
         (["--generations", "2"], "give --out"),
     ],
 )

@@ -136,8 +136,32 @@ def test_as_many_workers_as_fit_on_the_gpu_are_started(
     ended = calmix(*words)
     assert started == [3]
     assert "3 processes share the GPU" in ended.err
-    assert calmix(*words, "--tables").code == 0
-    assert started == [3]
+
+
+def test_tables_of_nothing_are_refused_with_what_to_do(
+    calmix: Any, file: Path, files: Any, place: Path, tree: Any
+) -> None:
+    words = ["study", file, "--out", "out", "--data", files["train"].parent, "--tables"]
+    before = tree(place)
+    ended = calmix(*words)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert "out/runs: has none of the 4 runs of this study" in ended.err
+    assert "leave out --tables to make them, or say with --runs where they are" in ended.err
+    ended = calmix(*words, "--retry")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "leave one of them out" in ended.err
+    assert tree(place) == before
+
+
+def test_tables_of_a_part_say_what_is_missing(calmix: Any, file: Path, files: Any, place: Path) -> None:
+    words = ["study", file, "--out", "out", "--data", files["train"].parent]
+    whole = file.read_text()
+    file.write_text(whole.replace("seeds = 2", "seeds = 1"))
+    assert calmix(*words).code == 0
+    file.write_text(whole)
+    ended = calmix(*words, "--tables")
+    assert ended.code == 0, ended.err
+    assert "2 of 4 runs are still to be made: without --tables they are made" in ended.err
 
 
 @pytest.mark.parametrize(

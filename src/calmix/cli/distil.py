@@ -61,6 +61,8 @@ def distil(
             rich_help_panel=_PANEL,
         ),
     ] = True,
+    model: Annotated[str | None, typer.Option(hidden=True)] = None,
+    recipe: Annotated[str | None, typer.Option(hidden=True)] = None,
     **options: Any,
 ) -> None:
     """Train a student on the labels and on what a teacher predicts, then calibrate and measure it.
@@ -71,6 +73,8 @@ def distil(
     Example: `calmix distil run train.csv --student distilbert-base-uncased --alpha 0.5 --tau 2 --out student`
     """
 
+    # Unknown here, but what people who know `calmix train` write: both are refused with what is meant.
+    options |= {name: value for name, value in (("model", model), ("recipe", recipe)) if value is not None}
     *teacher, source = words
     if not teacher:
         raise InputError(f"{source} is the teacher, or the data? Give both: calmix distil TEACHER TRAIN")

@@ -87,14 +87,10 @@ def study(
 
     Example: `calmix study studies/desk.toml --out desk-study`
     """
-    from calmix.errors import InputError
     from calmix.study import Order, conduct, conduct_on_ray, conduct_with_workers, outcome, prepare, state_of
 
     processes = _processes(workers)
-    if on is _On.ray and processes != 1:
-        raise InputError("give --workers or --on ray: on a cluster, Ray decides how many")
-    if minutes is not None and not minutes >= 0:
-        raise InputError(f"--minutes must be 0 or more, not {minutes}")
+    _check_together(on, processes, minutes, tables=tables, retry=retry)
     prepared = prepare(Order(file, out, runs, data, tuple(model or ())))
     if dry_run:
         _list(prepared)
@@ -102,7 +98,9 @@ def study(
     if retry:
         for key in prepared.plan.runs:
             prepared.storage.forgive(key)
-    if not tables:
+    if tables:
+        _check_any_made(state_of(prepared.plan, prepared.storage), prepared.storage.root)
+    else:
         make = partial(conduct, prepared)
         if on is _On.ray:
             make = partial(conduct_on_ray, prepared, address=address, gpus=gpus, cpus=cpus, on_note=note)
@@ -117,14 +115,38 @@ def study(
     else:
         _print(done, page)
     state = state_of(prepared.plan, prepared.storage)
-    if state.open and not tables:
-        note(f"{state.open} of {state.total} runs are still to be made: the same command goes on")
+    if state.open:
+        how = "without --tables they are made" if tables else "the same command goes on"
+        note(f"{state.open} of {state.total} runs are still to be made: {how}")
     if state.failed:
         failures = filter(None, map(prepared.storage.failure, prepared.plan.runs))
         why = next((f", the first of them: {str(each['error']).partition(chr(10))[0]}" for each in failures), "")
         note(f"{state.failed} of {state.total} runs failed{why}")
         note(f"all that went wrong is in {out / 'study.md'}; --retry tries them again")
         raise typer.Exit(1)
+
+
+def _check_together(on: _On, processes: int | None, minutes: float | None, *, tables: bool, retry: bool) -> None:
+    """Refuse options that cannot be meant, or not at once."""
+    from calmix.errors import InputError
+
+    if on is _On.ray and processes != 1:
+        raise InputError("give --workers or --on ray: on a cluster, Ray decides how many")
+    if minutes is not None and not minutes >= 0:
+        raise InputError(f"--minutes must be 0 or more, not {minutes}")
+    if tables and retry:
+        raise InputError("--tables trains nothing, and --retry trains again what failed: leave one of them out")
+
+
+def _check_any_made(state: "State", root: Path) -> None:
+    """Refuse to make tables of nothing."""
+    from calmix.errors import InputError
+
+    if state.done + state.failed == 0:
+        raise InputError(
+            f"{root}: has none of the {state.total} runs of this study, to make tables of: leave out --tables to make "
+            "them, or say with --runs where they are"
+        )
 
 
 def _processes(workers: str) -> int | None:

@@ -15,6 +15,14 @@ from calmix.training.teachers import Teacher
 
 __all__ = ["distil"]
 
+# What `train` takes and has another name here, or only one value.
+_ELSEWHERE = {
+    "model": "the model that learns is --student",
+    "recipe": "it is the recipe; for another one, train",
+    "cache_teacher": "give --cache or --no-cache",
+    "scaled_teacher": "give --scaled or --unscaled",
+}
+
 
 def distil(
     teacher: Teacher | Sequence[Teacher],
@@ -54,6 +62,8 @@ def distil(
         raise InputError(f"--generations must be 1 or more, not {generations}")
     if generations > 1 and out is None:
         raise InputError("several generations need a folder to be in: give --out")
+    if given := next((name for name in _ELSEWHERE if name in training), None):
+        raise InputError(f"{given} is not for distil: {_ELSEWHERE[given]}")
     own = {"alpha": alpha, "tau": tau, "form": form}
     options = training.pop("options", None) or {}
     if twice := own.keys() & options.keys():
