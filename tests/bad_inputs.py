@@ -587,6 +587,13 @@ def _runs() -> dict[str, Bad]:
         "run: a study that is no JSON": Bad("report bad", "study.json: is damaged", {"bad": folder, "bad/study.json": b"{"}),
         "run: a page that is none": Bad("report bad --out page.txt", "let the name end in .html", {"bad": folder}),
         "run: a figure that is none": Bad("plot bad --what curves --out f.txt", "let the name end in .png", {"bad": folder}),
+        "run: an option of another figure": Bad("plot bad --what curves --bins 5 --out f.png", "--bins is of reliability, and means nothing to curves", {"bad": run_of()}),
+        "run: a figure of two": Bad("plot bad other --what datamap --out f.png", "drawn of one folder, not of 2: draw one of each", {"bad": run_of(), "other": run_of()}),
+        "run: one twice": Bad("plot bad bad --what reliability --out f.png", "bad: is given twice", {"bad": run_of()}),
+        "run: numbers onto the data": Bad("plot bad --what extended --out f.png --table good.csv", "is there already, and holds something else", {**good, "bad": run_of()}),
+        "run: numbers onto what is read": Bad("plot bad --what extended --out f.png --table bad/log.jsonl", "is one of the tables that are read", {"bad": run_of()}),
+        "run: a file twice": Bad("evaluate RUN good.csv ./good.csv --out new", "good.csv: is given twice", good),
+        "run: a student called a model": Bad("distil RUN good.csv --model MODEL --out new", "the model that learns is --student", good),
         "run: into somebody's folder": Bad("train good.csv --model MODEL --out full", "is not empty and holds no run of ours", {**good, "full": folder, "full/thesis.tex": b"x"}),
         "run: below a file": Bad("train good.csv --model MODEL --out good.csv/x", "cannot be written to", good),
     }  # fmt: skip
