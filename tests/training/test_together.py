@@ -15,7 +15,8 @@ from calmix.data import read_table
 from calmix.dynamics import Dynamics
 from calmix.errors import InputError, TrainingError
 from calmix.mixing import RECIPES
-from calmix.training import pipeline, train
+from calmix.models.encoding import encode
+from calmix.training import networks, pipeline, train
 from calmix.training.halves import Run
 from calmix.training.stepping import Stepper
 from calmix.training.together import train_together
@@ -66,6 +67,20 @@ def test_without_random_draws_each_run_is_the_one_it_would_be_alone(calm: Path, 
         assert (a["trained_beside"], b["trained_beside"]) == (None, 2)
         assert {p.name for p in beside.iterdir()} == {p.name for p in alone.iterdir()}
         assert (beside / "run.toml").read_text() != ""
+
+
+def test_texts_are_tokenised_once_for_all(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenised: list[int] = []
+
+    def noted(examples: Any, *args: Any, **more: Any) -> Any:
+        tokenised.append(len(examples))
+        return encode(examples, *args, **more)
+
+    monkeypatch.setattr(networks, "encode", noted)
+    together(checkpoint("bert"), tmp_path, range(3))
+    assert sorted(tokenised) == [12, 12, 45]
 
 
 def test_each_student_has_a_teacher_of_its_own(calm: Path, checkpoint: Callable[..., Path], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from calmix.data.reusing import reusing
 from calmix.dynamics import Recorder
 from calmix.errors import TrainingError
 from calmix.mixing import RECIPES, Step
@@ -51,18 +52,19 @@ def train_together(asked: Sequence[Mapping[str, Any]], *, on_cpu: bool = False) 
             outcome[place] = error
 
     try:
-        for place, run in enumerate(making):
-            try:
-                found = begun(run)
-            except Exception as error:
-                outcome[place] = error
-                open_runs.discard(place)
-                continue
-            if isinstance(found, Run):
-                outcome[place] = found
-                open_runs.discard(place)
-            else:
-                ready[place] = found
+        with reusing():  # what is read or tokenised for one is there for all
+            for place, run in enumerate(making):
+                try:
+                    found = begun(run)
+                except Exception as error:
+                    outcome[place] = error
+                    open_runs.discard(place)
+                    continue
+                if isinstance(found, Run):
+                    outcome[place] = found
+                    open_runs.discard(place)
+                else:
+                    ready[place] = found
         fits = _fitted(list(ready.values()), on_cpu=on_cpu)
         for place, fit in zip(ready, fits, strict=True):
             if isinstance(fit, Exception):
