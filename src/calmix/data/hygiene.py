@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from calmix.data.columns import unread_parts
 from calmix.data.examples import Examples
@@ -32,9 +33,12 @@ class Duplicates:
 
 def duplicates(examples: Examples) -> Duplicates:
     """How many rows repeat the texts of an earlier one, whatever their case and white space."""
-    group, keys = groups_of(folded_keys(examples.table))
+    return _copies(folded_keys(examples.table), examples.labels)
+
+
+def _copies(row_keys: list[str], labels: NDArray[np.int64]) -> Duplicates:
+    group, keys = groups_of(row_keys)
     extra = np.bincount(group, minlength=len(keys)) - 1
-    labels = examples.labels
     order = np.lexsort((labels, group))
     order = order[labels[order] >= 0]  # rows without a label contradict nobody
     group, labels = group[order], labels[order]
@@ -105,12 +109,13 @@ def hygiene_lines(train: Examples, others: Mapping[str, Examples]) -> list[str]:
             )
     for rare, common in labels_alike(train):
         lines.append(f"train: the labels {rare} and {common} look like one, written in two ways")
-    copies = duplicates(train)
+    of_train = folded_keys(train.table)
+    copies = _copies(of_train, train.labels)
     if copies.rows:
         conflict = f", {copies.conflicting} of them with conflicting labels" if copies.conflicting else ""
         lines.append(f"train: {copies.rows} of {len(train)} rows repeat another{conflict}")
     keys = {name: folded_keys(other.table) for name, other in others.items()}
-    known = set(folded_keys(train.table)) if keys else set()
+    known = set(of_train)
     for name, own in keys.items():
         if shared := _shared(known, own):
             lines.append(f"{name}: {shared} of {len(own)} rows are also in train; scores on them say little")
