@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import tiny
-from accelerate import PartialState
 from ranks import free_port
 from runs import assert_same_dynamics, recorded
 
@@ -64,4 +63,3 @@ def test_two_processes_record_what_one_does(calm: Path, tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     run_all(Path(sys.argv[1]), Path(sys.argv[2]))
-    PartialState().destroy_process_group()

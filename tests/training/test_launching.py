@@ -1,9 +1,13 @@
 """Several processes: the same weights as one, each batch shared between them, and one of them writes."""
 
+import atexit
+import importlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +18,9 @@ import pytest
 import tiny
 import torch
 from accelerate import Accelerator, PartialState
-from ranks import free_port
+from ranks import free_port, together
 from safetensors.torch import load_file
-from torch.distributed import TCPStore
+from torch.distributed import HashStore, TCPStore
 
 import calmix
 from calmix.errors import InputError
@@ -30,6 +34,7 @@ from calmix.training.launching import (
     check_trackers,
     from_main,
     precision_for,
+    processes,
     unwrap,
 )
 
@@ -159,6 +164,51 @@ def test_processes_that_were_started_again_do_not_find_the_addresses_of_those_be
         assert _meeting()["store"].get("0") == b"here"  # as another process of the same attempt finds it
 
 
+def threads_of_gloo() -> int:
+    """Return how many threads of this process exchange tensors with other processes."""
+    return sum("gloo" in (task / "comm").read_text() for task in Path("/proc/self/task").iterdir())
+
+
+def until_the_end(work: Callable[[], object]) -> list[int]:
+    """Return the threads of gloo after `work`, and after what it has left Python to do at the end of a process."""
+    ends: list[Callable[[], object]] = []
+    atexit.register = lambda end, *args: ends.append(partial(end, *args))  # in a process of its own
+    # Torch imports this when it first wraps a model, with the group there is then as a default of its functions.
+    sys.modules.pop("torch.distributed.nn.functional", None)
+    work()
+    importlib.import_module("torch.distributed.nn.functional")
+    found = [threads_of_gloo()]
+    for end in reversed(ends):
+        end()
+    return [*found, threads_of_gloo()]
+
+
+on_linux = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are told by Linux")
+
+
+# What they would still hold when Python is being taken down, they would abort the process over.
+@on_linux
+@pytest.mark.parametrize("sharded", ["false", "true"])
+def test_no_thread_outlives_the_group_it_worked_for_and_that_ends_before_python(
+    calm: Path, tmp_path: Path, sharded: str
+) -> None:
+    def work() -> None:
+        os.environ["ACCELERATE_USE_FSDP"] = sharded
+        options = settings({"rows": 9, "batch_size": 4, "epochs": 1}, calm)
+        train(options.pop("train"), out=tmp_path / "run", **options)
+
+    assert together(2, lambda: until_the_end(work)) == [[3, 0], [3, 0]]
+
+
+@on_linux
+def test_a_group_that_was_there_before_is_not_ours_to_end() -> None:
+    def work() -> None:
+        torch.distributed.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+        processes()
+
+    assert together(1, lambda: until_the_end(work)) == [[3, 3]]
+
+
 def test_alone_what_main_makes_is_what_is_made() -> None:
     assert from_main(lambda: 3) == 3
     with pytest.raises(InputError, match="bad"):
@@ -231,4 +281,3 @@ if __name__ == "__main__":
         metrics = run_all(model, target)
         name = f"{target.name}-process-{PartialState().process_index}.json"
         target.with_name(name).write_text(json.dumps(metrics))
-    PartialState().destroy_process_group()

@@ -1,5 +1,8 @@
-"""One process or several: how each is set up, and what the main one decides for all."""
+"""One process or several: how each is set up and ends, and what the main one decides for all."""
 
+import atexit
+import gc
+import importlib
 import math
 import os
 import time
@@ -60,10 +63,31 @@ _WORTH_IT = 1.5
 
 
 def processes() -> PartialState:
-    """Return where this process stands among those started with it."""
+    """Return where this process stands among those started with it.
+
+    A group of them that is made here ends with the process; one that was there before is for others to end.
+    """
     # transformers would otherwise load weights in the main process alone, as accelerate's own FSDP wants it.
     os.environ.pop("FSDP_CPU_RAM_EFFICIENT_LOADING", None)
-    return PartialState(cpu=_on_cpu(), **_meeting())
+    alone = torch.distributed.is_available() and not torch.distributed.is_initialized()
+    if alone:
+        # Functions there have the group of their import for a default. DDP imports them late: they would keep it.
+        importlib.import_module("torch.distributed.nn.functional")
+    state = PartialState(cpu=_on_cpu(), **_meeting())
+    if alone and torch.distributed.is_initialized():
+        atexit.register(_leave)
+    return state
+
+
+def _leave() -> None:
+    """End the group while Python is whole: gloo's threads then let go of what they hold, and end.
+
+    They may hold the tensors of an exchange for a moment longer than those who waited for it. A thread that lets go of
+    them when Python is being taken down aborts the process, after all its work is done.
+    """
+    if torch.distributed.is_initialized() and torch.distributed.get_backend() == "gloo":
+        torch.distributed.destroy_process_group()
+        gc.collect()  # models in shards are cycles, and hold it too
 
 
 def threads_here() -> int:

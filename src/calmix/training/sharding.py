@@ -1,5 +1,6 @@
 """Weights in shards: each process keeps a part of every weight, its gradient and its optimiser's slots."""
 
+import atexit
 import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -45,8 +46,12 @@ class Shards:
         # Batch norm must keep float32: autocast sees to it.
         self.autocast = lower and any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
         half = torch.bfloat16 if lower and not self.autocast else None
+        mesh = init_device_mesh(device.type, (accelerator.num_processes,))
+        # What torch remembers about shards keeps the mesh for good, and in newer versions that keeps the processes'
+        # group, which could not end before Python does (see `processes`).
+        atexit.register(vars(mesh).get("_pg_registry", {}).clear)
         settings: dict[str, Any] = {
-            "mesh": init_device_mesh(device.type, (accelerator.num_processes,)),
+            "mesh": mesh,
             "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None),
         }
         for path in anatomy(self.model).layers:
