@@ -10,12 +10,13 @@ from calmix.errors import InputError
 from calmix.mixing import Step
 from calmix.mixing.levels import mixed_logits
 from calmix.mixing.targets import cross_entropy, mix
-from calmix.models import Site, head_input, pooled, rewriting
+from calmix.models import Site, head_input, pooled, rewriting, site_of_layer
 
 LEVELS = (0, 1, 2, "inner", "head")
 PADDINGS = ("sep", "pad", "unused", "none", "max", "max-pad", "max-unused")
 FILLERS = {"max": "sep", "max-pad": "pad", "max-unused": "unused"}  # what goes to the width of the batch
 SWAPPED = torch.tensor([4, 3, 2, 1, 0])
+ROUND = torch.tensor([1, 2, 3, 4, 0])  # nobody is the partner of their partner
 WEIGHTS = torch.tensor([0.3, 0.9, 0.5, 0.1, 0.7])  # 1 − λ of the one is λ of its partner
 
 
@@ -100,14 +101,14 @@ def test_a_pair_of_choices_mixed_from_either_side_is_the_same(make_step: Any, en
 # ---- against a loop that does it by hand
 
 
-def _by_hand(step: Step, *, padding: str, mask: str) -> Tensor:
+def _by_hand(step: Step, partner: Tensor, *, padding: str, mask: str) -> Tensor:
     """Mix input embeddings row by row, on plain lists of tokens, each text as long as it needs to be."""
     model = step.model
     vectors = model.get_input_embeddings().weight  # type: ignore[operator]
     ids, real = step.inputs["input_ids"], step.inputs["attention_mask"].bool()
     types = step.inputs.get("token_type_ids")
     out = []
-    for i, j in enumerate(SWAPPED.tolist()):
+    for i, j in enumerate(partner.tolist()):
         lam = float(WEIGHTS[i])
         mine, theirs = ids[i][real[i]].tolist(), ids[j][real[j]].tolist()
         length = ids.shape[1] if padding in FILLERS else max(len(mine), len(theirs))
@@ -143,15 +144,52 @@ def test_mixed_inputs_are_what_a_loop_by_hand_makes_of_them(
     make_step: Any, architecture: str, kind: str, padding: Any, mask: Any
 ) -> None:
     step = make_step(architecture, kind=kind)
-    logits = mixed_logits(step, SWAPPED, WEIGHTS, level=0, padding=padding, mask=mask)
-    torch.testing.assert_close(logits, _by_hand(step, padding=padding, mask=mask), rtol=1e-4, atol=1e-5)
+    for partner in (SWAPPED, ROUND):
+        logits = mixed_logits(step, partner, WEIGHTS, level=0, padding=padding, mask=mask)
+        torch.testing.assert_close(logits, _by_hand(step, partner, padding=padding, mask=mask), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", ["sep", "unused"])
+@pytest.mark.parametrize("architecture", ["bert", "roberta"])
+def test_at_a_hidden_level_a_partner_that_ends_sooner_goes_on_with_the_filler(
+    make_step: Any, architecture: str, padding: Any
+) -> None:
+    step = make_step(architecture)
+    if padding not in step.fill:
+        pytest.skip("this tokenizer has no unused token")
+    real = step.inputs["attention_mask"].bool()
+    ends = real.sum(-1)
+    goes_on = ends > torch.maximum(ends[ROUND], ends[ROUND[ROUND]])
+    assert goes_on.any()  # longer than its partner's own pair
+    site = site_of_layer(step.anatomy, 1)
+    first = 0 if architecture == "bert" else step.model.config.pad_token_id + 1  # type: ignore[union-attr]
+
+    def alone(i: int, edit: Any) -> Tensor:
+        """Return the logits of a text that was filled up, and attends to as much of it as its pair is long."""
+        width, end = real.shape[1], max(int(ends[i]), int(ends[ROUND[i]]))
+        ids = torch.where(real[i], step.inputs["input_ids"][i], step.fill[padding])[None]
+        positions = torch.arange(first, first + width)[None]
+        with rewriting(step.model, site, edit):
+            mask = (torch.arange(width) < end).long()[None]
+            return step.model(input_ids=ids, attention_mask=mask, position_ids=positions).logits[0]  # type: ignore[no-any-return]
+
+    inside: dict[int, Tensor] = {}
+    for i in range(5):
+        alone(i, lambda x, i=i: inside.setdefault(i, x))
+    wanted = [
+        alone(i, lambda x, i=i, j=j: WEIGHTS[i] * x + (1 - WEIGHTS[i]) * inside[j])
+        for i, j in enumerate(ROUND.tolist())
+    ]
+    logits = mixed_logits(step, ROUND, WEIGHTS, level=1, padding=padding)
+    torch.testing.assert_close(logits, torch.stack(wanted), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("padding", ["sep", "pad", "none", "max", "max-pad"])
 def test_a_mixed_text_is_read_at_its_end_by_a_decoder(make_step: Any, padding: Any) -> None:
     step = make_step("llama")  # without token ids, it reads the last vector
-    logits = mixed_logits(step, SWAPPED, WEIGHTS, level=0, padding=padding)
-    torch.testing.assert_close(logits, _by_hand(step, padding=padding, mask="union"), rtol=1e-4, atol=1e-5)
+    for partner in (SWAPPED, ROUND):
+        logits = mixed_logits(step, partner, WEIGHTS, level=0, padding=padding)
+        torch.testing.assert_close(logits, _by_hand(step, partner, padding=padding, mask="union"), rtol=1e-4, atol=1e-5)
 
 
 def test_wider_batches_change_nothing_unless_everything_is_padded_to_the_maximum(

@@ -98,7 +98,7 @@ def mixed_logits(
 def _paired_inputs(
     step: Step, partner: Tensor, own: Tensor, theirs: Tensor, *, padding: Padding, mask: Mask
 ) -> dict[str, Tensor]:
-    """Return the inputs with each text filled up to the end of its pair."""
+    """Return the inputs with each text filled up, attended to as far as its pair goes."""
     filled = torch.ones_like(own) if padding.startswith("max") else own | theirs
     attended = {"own": own, "partner": theirs, "union": filled}[mask]
     inputs = {**step.inputs, "attention_mask": attended.to(step.inputs["attention_mask"].dtype)}
@@ -110,12 +110,15 @@ def _paired_inputs(
     if counts_from_padding(step.model.config):
         # Left alone, such a model would give all that was filled in the position of padding.
         before_first = step.model.get_submodule(step.anatomy.embeddings).padding_idx
-        inputs["position_ids"] = filled.cumsum(-1) * filled + before_first  # type: ignore[operator]
+        counted = filled if padding == "none" else torch.ones_like(own)
+        inputs["position_ids"] = counted.cumsum(-1) * counted + before_first  # type: ignore[operator]
     if padding != "none":
         token = "sep" if padding == "max" else padding.removeprefix("max-")
         if token not in step.fill:
             raise InputError(f"this tokenizer has no {token!r} token to pad pairs with: choose another padding")
-        inputs["input_ids"] = torch.where(filled & ~own, step.fill[token], inputs["input_ids"])
+        # To the width of the batch, whatever is attended to: a text is partner of others than its own partner, of which
+        # each may go on longer.
+        inputs["input_ids"] = torch.where(own, inputs["input_ids"], step.fill[token])
     return inputs
 
 
