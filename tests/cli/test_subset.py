@@ -67,7 +67,7 @@ def test_a_training_run_has_a_map_too(calmix: Any, trained: Path, files: Any, pl
     assert ended.code == 0, ended.err
     ended = calmix("subset", files["train"], "--dynamics", trained, "--filtered", "--out", "other.csv")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
-    assert "has no AUM filter for the region both: make it with `calmix map --filter --judge both`" in ended.err
+    assert "judged 0 of the 20 samples of the region both: make it with `calmix map --filter --judge both" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_training_run_has_a_map_too(calmix: Any, trained: Path, files: Any, pl
         (["TRAIN", "--dynamics", "MAP", "--out", "a.csv", "--take", "some"], "'some'"),
         (
             ["TRAIN", "--dynamics", "MAP", "--out", "a.csv", "--take", "ambiguous", "--filtered"],
-            "for the region ambiguous",
+            "of the region ambiguous",
         ),
         (["TRAIN", "--dynamics", "MAP", "--out", "a.csv", "--take", "hard", "--filtered"], "not hard ones"),
         (["none.csv", "--dynamics", "MAP", "--out", "a.csv"], "none.csv: no such file"),

@@ -51,6 +51,21 @@ def test_a_filter_is_a_map_shared_by_all_who_want_it(ready: Any) -> None:
     assert _of(plan, subset="both")[0].needs["dynamics"].is_plain
 
 
+def test_a_filter_judges_as_much_of_the_data_as_is_trained_on(ready: Any) -> None:
+    methods = """
+    [[method]]
+    recipe = "tdmixup"
+    options = { fraction = 0.25 }
+    filtered = true
+    [[method]]
+    subset = "easy"
+    fraction = 0.4
+    filtered = true
+    """
+    plan = ready(methods).plan
+    assert {needed.fraction for needed in _of(plan, what="map")} == {0.25, 0.4}
+
+
 def test_the_filter_of_a_subset_judges_that_region(ready: Any) -> None:
     plan = ready("".join(f'[[method]]\nsubset = "{take}"\nfiltered = true\n' for take in ("ambiguous", "both"))).plan
     for take, passes in (("ambiguous", 3), ("both", 5)):

@@ -46,12 +46,13 @@ def test_choices_get_one_more_each_which_is_empty() -> None:
         (tiny.examples(8, kind="choices", counts=(2, 5)), True),
     ],
 )
-def test_a_third_must_hold_a_threshold_sample(examples: Examples, enough: bool) -> None:
+def test_a_region_must_hold_a_threshold_sample(examples: Examples, enough: bool) -> None:
+    check_enough(examples, 0.5)
     if enough:
-        check_enough(examples)
+        check_enough(examples, 0.33)
     else:
         with pytest.raises(InputError, match="too few for --filter"):
-            check_enough(examples)
+            check_enough(examples, 0.33)
 
 
 def test_an_easy_third_of_which_nobody_can_be_spared_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
@@ -64,4 +65,4 @@ def test_an_easy_third_of_which_nobody_can_be_spared_is_refused_before_anything_
         raise AssertionError("nothing is to be trained")
 
     with pytest.raises(InputError, match="too few easy samples with equally many choices"):
-        judge(examples, seen, "easy", tmp_path, 80.0, 0, never)
+        judge(examples, seen, "easy", tmp_path, 80.0, 0, never, fraction=0.33)

@@ -16,6 +16,7 @@ from calmix.dynamics import Dynamics, easy_and_ambiguous, label_issues
 from calmix.errors import InputError
 from calmix.training import Progress, Survey, survey
 from calmix.training.interrupting import Interrupted
+from calmix.training.mapping import Known, region_rows
 
 Quick = Callable[..., Survey]
 
@@ -90,7 +91,7 @@ def test_flipped_labels_are_found(checkpoint: Any, tmp_path: Path) -> None:
 
 def test_the_filter_judges_easy_samples_alone_by_two_runs_with_other_threshold_samples(mapped: Quick) -> None:
     done = mapped(filtered=True, epochs=3)
-    easy, _ = easy_and_ambiguous(done.dynamics)
+    easy, _ = easy_and_ambiguous(done.dynamics, fraction=0.33)
     verdicts = done.verdicts
     assert verdicts is not None
     assert set(np.flatnonzero(verdicts.judged)) == set(easy)
@@ -113,9 +114,22 @@ def test_the_filter_judges_easy_samples_alone_by_two_runs_with_other_threshold_s
     assert sorted(p.name for p in (done.folder / "threshold-easy-1").iterdir()) == ["dynamics.parquet", "log.jsonl"]
 
 
+@pytest.mark.parametrize("fraction", [0.2, 0.5])
+def test_the_filter_judges_as_much_of_the_data_as_the_recipe_takes(mapped: Quick, fraction: float) -> None:
+    done = mapped(filtered=True, fraction=fraction)
+    assert done.verdicts is not None
+    known = Known(done.dynamics, done.verdicts, "")
+    easy, _ = easy_and_ambiguous(done.dynamics, fraction=fraction)
+    assert np.flatnonzero(done.verdicts.judged).tolist() == easy.tolist()
+    kept = region_rows(known, "easy", fraction=fraction, filtered=True)
+    assert kept.tolist() == [row for row in easy if not done.verdicts.dropped[row]]
+    with pytest.raises(InputError, match=r"judged \d+ of the \d+ samples of the region both.*--fraction 0.4`"):
+        region_rows(known, "both", fraction=0.4, filtered=True)
+
+
 def test_the_filter_judges_the_regions_it_is_asked_to_each_by_threshold_samples_of_its_own(mapped: Quick) -> None:
     both, ambiguous = (mapped(name, filtered=True, judged=name, epochs=3) for name in ("both", "ambiguous"))
-    regions = dict(zip(("easy", "ambiguous"), easy_and_ambiguous(both.dynamics), strict=True))
+    regions = dict(zip(("easy", "ambiguous"), easy_and_ambiguous(both.dynamics, fraction=0.33), strict=True))
     for name, rows in regions.items():
         for turn in (1, 2):
             run = Dynamics.load(both.folder / f"threshold-{name}-{turn}" / "dynamics.parquet")
@@ -133,7 +147,7 @@ def test_the_filter_judges_the_regions_it_is_asked_to_each_by_threshold_samples_
 def test_the_filter_of_choices_gives_everyone_one_more_choice(mapped: Quick, checkpoint: Any, counts: Any) -> None:
     examples = tiny.examples(48, kind="choices", counts=counts)
     done = mapped(examples=examples, model=str(checkpoint("bert", choices=True)), filtered=True, epochs=3)
-    easy, _ = easy_and_ambiguous(done.dynamics)
+    easy, _ = easy_and_ambiguous(done.dynamics, fraction=0.33)
     verdicts = done.verdicts
     assert verdicts is not None
     assert set(np.flatnonzero(verdicts.judged)) == set(easy)
@@ -238,6 +252,8 @@ def test_a_finished_or_another_map_is_not_touched(mapped: Quick, tree: Any, tmp_
         ({"record": "nothing"}, "--record must be one of training, evaluation"),
         ({"filtered": True, "percentile": 100}, "--percentile must be between 0 and 100"),
         ({"filtered": True, "percentile": float("nan")}, "--percentile must be between 0 and 100"),
+        ({"filtered": True, "fraction": 0.6}, "--fraction must be above 0 and at most 0.5, not 0.6"),
+        ({"filtered": True, "fraction": float("nan")}, "--fraction must be above 0 and at most 0.5"),
         ({"filtered": True, "examples": tiny.examples(9)}, "9 rows are too few for --filter"),
         ({"examples": Examples.from_texts(["a", "b"], ["x", "x"])}, "nothing to learn"),
         ({"examples": Examples.from_texts(["a", "b"])}, "has unlabelled rows"),

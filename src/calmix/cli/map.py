@@ -49,6 +49,9 @@ def map_(
         Judged, typer.Option("--judge", help="The region that --filter judges; both takes four runs.")
     ] = Judged.easy,
     percentile: Annotated[float, typer.Option(help="Of the threshold samples' AUM, for --filter.")] = 80.0,
+    fraction: Annotated[
+        float, typer.Option(help="Share of the data in a region that --filter judges: the recipe's or the subset's.")
+    ] = 0.33,
     record: Annotated[
         Record, typer.Option(help="Record the training steps, or a pass after each epoch (a third more time).")
     ] = Record.training,
@@ -114,6 +117,7 @@ def map_(
                 filtered=filtered,
                 judged=judged.value,
                 percentile=percentile,
+                fraction=fraction,
                 record=record.value,
                 columns={role: name for role, name in columns.items() if name is not None},
                 on_progress=None if bar is None else lambda _stage, progress: bar(progress),

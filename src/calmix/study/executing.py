@@ -154,6 +154,7 @@ def _run(job: Job, on_progress: OnProgress | None) -> None:
             filtered=True,
             judged=spec.judged,
             percentile=spec.percentile,
+            fraction=spec.fraction,
             on_progress=None if on_progress is None else lambda _stage, progress: on_progress(progress),
             **{name: value for name, value in spec.training.items() if name in hyper},
         )

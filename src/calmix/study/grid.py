@@ -227,7 +227,12 @@ class _Planner:
             if method.filtered:
                 percentile = here.get("percentile", method.percentile)
                 plain = Method(
-                    "map", training=training, filtered=True, percentile=percentile, judged=method.subset or "easy"
+                    "map",
+                    training=training,
+                    filtered=True,
+                    percentile=percentile,
+                    judged=method.subset or "easy",
+                    fraction=method.fraction if method.subset else options.get("fraction", method.fraction),
                 )
             needs["dynamics"] = self._build(plain, {}, {}, training, task, self.study.map_model or model, seed)
         if method.teacher:
@@ -255,7 +260,7 @@ class _Planner:
             "options": dict(options),
             "training": dict(sorted(training.items())),
             "subset": [method.subset, method.fraction] if method.subset else None,
-            "filtered": [method.percentile, method.judged] if method.filtered else None,
+            "filtered": [method.percentile, method.judged, method.fraction] if method.filtered else None,
             "online": method.online or None,
             "scaled_teacher": method.scaled_teacher if method.teacher else None,
         }

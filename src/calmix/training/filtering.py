@@ -39,10 +39,15 @@ def judge(
     percentile: float,
     seed: int,
     recorded: Callable[[Examples, Path, str], Dynamics],
+    *,
+    fraction: float,
 ) -> Verdicts:
-    """Return what two runs with threshold samples say of a region's samples (four runs where it is `both`)."""
+    """Return what two runs with threshold samples say of a region's samples (four runs where it is `both`).
+
+    A region is that `fraction` of the samples: whoever trains on another has samples in it that nobody judged.
+    """
     judged, dropped = (np.zeros(len(examples), dtype=np.bool_) for _ in range(2))
-    for name, rows in zip(("easy", "ambiguous"), easy_and_ambiguous(dynamics), strict=True):
+    for name, rows in zip(("easy", "ambiguous"), easy_and_ambiguous(dynamics, fraction=fraction), strict=True):
         if region not in (name, "both"):
             continue
         # Each region has threshold samples of its own: those of another are learnt sooner or later than its samples.
@@ -70,10 +75,10 @@ def with_fake_class(examples: Examples, fake: Relabelling) -> Examples:
     return replace(examples, table=table.set_column(place, "choices", pa.array(choices)), labels=labels)
 
 
-def check_enough(examples: Examples) -> None:
-    """Refuse data of which no third could hold a threshold sample."""
+def check_enough(examples: Examples, fraction: float) -> None:
+    """Refuse data of which no region could hold a threshold sample."""
     fewest = int(np.min(_sizes(examples)))
-    if int(len(examples) / 3 + 0.5) // (fewest + 1) == 0:
+    if int(len(examples) * fraction + 0.5) // (fewest + 1) == 0:
         where = examples.source or "the data"
         raise InputError(f"{where}: {len(examples)} rows are too few for --filter: no threshold sample could be made")
 

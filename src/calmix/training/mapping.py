@@ -152,15 +152,20 @@ def known_dynamics(source: str | Path, examples: Examples) -> Known:
 def region_rows(known: Known, take: str, *, fraction: float = 0.33, filtered: bool = False) -> NDArray[np.int64]:
     """Return which samples are in a region (`easy`, `ambiguous`, `both` of these, `hard`), in their order.
 
-    With `filtered`, those that the map's AUM filter dropped are left out.
+    With `filtered`, those that the map's AUM filter dropped are left out. Of `both`, it may have judged one alone, as
+    in TDMixUp: the other stays whole.
     """
-    chosen = np.isin(regions(known.dynamics, fraction=fraction), _REGIONS[take])
+    codes = regions(known.dynamics, fraction=fraction)
+    chosen = np.isin(codes, _REGIONS[take])
     if filtered:
         if take == "hard":
             raise InputError("the AUM filter judges easy and ambiguous samples, not hard ones")
-        if known.verdicts is None or not known.verdicts.judged[chosen].any():
+        judged = np.zeros_like(chosen) if known.verdicts is None else known.verdicts.judged & chosen
+        in_part = any(judged[codes == code].any() and not judged[codes == code].all() for code in _REGIONS[take])
+        if known.verdicts is None or in_part or not judged.any():
             raise InputError(
-                f"the map has no AUM filter for the region {take}: make it with `calmix map --filter --judge {take}`"
+                f"the map's AUM filter has judged {judged.sum():,} of the {chosen.sum():,} samples of the region "
+                f"{take}: make it with `calmix map --filter --judge {take} --fraction {fraction:g}`"
             )
         chosen &= ~known.verdicts.dropped
     return np.flatnonzero(chosen)

@@ -63,6 +63,7 @@ def survey(
     filtered: bool = False,
     judged: str = "easy",
     percentile: float = 80.0,
+    fraction: float = 0.33,
     record: Record = "training",
     checkpoint_minutes: float = 10.0,
     columns: Mapping[str, str] | None = None,
@@ -77,7 +78,8 @@ def survey(
     With `filtered`, two more runs in which some easy samples carry a label that does not exist (threshold
     samples, Pleiss et al. 2020; Park & Caragea, NAACL 2022) judge every easy sample: those whose AUM is below
     the `percentile` of the threshold samples' are marked as not kept. `judged` may be `ambiguous` instead, or
-    `both`, which takes two runs for each region.
+    `both`, which takes two runs for each region. `fraction` is the share of the data in a region, which is to be that
+    of the recipe or the subset that the filter is for.
 
     `record` says which logits are recorded, in all of these runs: see `calmix.train`. `columns` are those that were
     named to read the examples, by what they hold, for the commands that read the same table later.
@@ -97,7 +99,7 @@ def survey(
     hyper = check_hyper(with_defaults(asked, pretrained))
     looks = check_hyper({"image_size": image_size, "augment": augment})
     check_hyper({"max_length": max_length, "checkpoint_minutes": checkpoint_minutes, "record": record})
-    _check(examples, filtered, judged, percentile)
+    _check(examples, filtered, judged, percentile, fraction)
     config = {
         "command": "map",
         "model": model,
@@ -108,6 +110,7 @@ def survey(
         "filtered": filtered,
         "percentile": percentile if filtered else None,
         "judged": judged if filtered else None,
+        "fraction": fraction if filtered else None,
         "record": None if record == "training" else record,
         "data": {"train": examples.digest()},
     }
@@ -126,7 +129,9 @@ def survey(
                 return _recorded(data, folder, pretrained, *settings, show, last_look=look)
 
             dynamics = recorded(examples, out, "mapping")
-            verdicts = judge(examples, dynamics, judged, out, percentile, seed, recorded) if filtered else None
+            verdicts = None
+            if filtered:
+                verdicts = judge(examples, dynamics, judged, out, percentile, seed, recorded, fraction=fraction)
             figures = _figures(dynamics, verdicts)
             figures["notes"] += cut_notes(read_cuts(out).made, "erm")
             figures["columns"] = dict(columns or {})
@@ -137,7 +142,7 @@ def survey(
     return retried(made)
 
 
-def _check(examples: Examples, filtered: bool, judged: str, percentile: float) -> None:
+def _check(examples: Examples, filtered: bool, judged: str, percentile: float, fraction: float) -> None:
     """Refuse what cannot be mapped, before anything is written."""
     check_learnable(examples)
     if not filtered:
@@ -146,7 +151,9 @@ def _check(examples: Examples, filtered: bool, judged: str, percentile: float) -
         raise InputError(f"--percentile must be between 0 and 100, not {percentile}")
     if judged not in JUDGED:
         raise InputError(f"--judge is one of {', '.join(JUDGED)}, not {judged}")
-    check_enough(examples)
+    if not 0 < fraction <= 0.5:
+        raise InputError(f"--fraction must be above 0 and at most 0.5, not {fraction}")
+    check_enough(examples, fraction)
 
 
 def _claim(held: ExitStack, out: Path, config: Mapping[str, Any], decided: Mapping[str, Any]) -> dict[str, Any]:
