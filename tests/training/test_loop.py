@@ -181,6 +181,32 @@ def test_ctrl_c_in_the_middle_of_a_step_waits_for_its_end(quick: Any, outcome: A
     assert outcome(quick(recipe=recipe).folder) == whole
 
 
+@pytest.mark.parametrize(
+    ("changes", "steps"),
+    [({"select": "none"}, "6 of 6"), ({"select": "nll-ts", "patience": 1, "epochs": 4}, "6 of 12")],
+)
+def test_ctrl_c_while_the_last_epoch_is_measured_is_not_lost(
+    quick: Any, outcome: Any, changes: dict[str, Any], steps: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[float] = []
+
+    def worse(*_: Any) -> float:
+        measured.append(-len(measured) if "patience" in changes else 0.0)
+        if len(measured) == pressing:
+            signal.raise_signal(signal.SIGINT)
+        return measured[-1]
+
+    monkeypatch.setattr("calmix.training.loop.score", worse)
+    pressing = 0
+    whole = outcome(quick("whole", **changes).folder)
+    measured.clear()
+    pressing = 2
+    with pytest.raises(Interrupted, match=f"stopped at step {steps}, saved; the same command goes on from there"):
+        quick(**changes)
+    assert outcome(quick(**changes).folder) == whole
+    assert len(measured) == 2
+
+
 def test_ctrl_c_before_the_first_step_leaves_nothing_behind(
     quick: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -214,6 +214,25 @@ def test_a_ctrl_c_in_one_process_stops_all_at_the_same_step_and_any_number_goes_
     assert recorded(out).observations.tolist() == [3] * 24
 
 
+def test_a_ctrl_c_while_one_process_measures_the_last_epoch_stops_all(calm: Path, tmp_path: Path) -> None:
+    def pressed() -> str:
+        entry, measured = loop.epoch_entry, []
+
+        def counted(*args: Any, **told: Any) -> Any:
+            measured.append(1)
+            if len(measured) == 3:
+                press()
+            return entry(*args, **told)
+
+        loop.epoch_entry = counted  # in a process of its own
+        return disturbed(nothing, 0, calm, tmp_path / "run", 24)
+
+    assert together(2, pressed) == ["stopped at step 9 of 9, saved; the same command goes on from there"] * 2
+    assert together(2, lambda: disturbed(nothing, 0, calm, tmp_path / "run", 24)) == ["done"] * 2
+    assert together(2, lambda: disturbed(nothing, 0, calm, tmp_path / "whole", 24)) == ["done"] * 2
+    assert same(tmp_path / "run", tmp_path / "whole")
+
+
 def test_checkpoints_in_the_middle_of_an_epoch_are_gone_on_from(calm: Path, tmp_path: Path) -> None:
     def die() -> None:
         raise ZeroDivisionError("died")

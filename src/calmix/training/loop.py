@@ -133,7 +133,8 @@ def fit(
     settled, alone = True, accelerator.num_processes == 1
     try:
         with interrupts_held() as interrupted:
-            while run.epoch < epochs:
+            # Asked here, so that a run which was stopped after its last epoch has no other after it when it goes on.
+            while run.epoch < epochs and not (patience and run.epoch - run.best_epoch >= patience):
                 if run.batch == 0:
                     guidance.begin_epoch(run.epoch)
                 trained.train()
@@ -161,8 +162,8 @@ def fit(
                     keeper.judge(_end_of_epoch(keeper, dev, accelerator, select))
                 settled = True
                 keeper.log()
-                if patience and run.epoch - run.best_epoch >= patience:
-                    break
+                if _any_told(interrupted(), accelerator):
+                    raise KeyboardInterrupt
                 if run.epoch < epochs and checkpoint_epochs and run.epoch % checkpoint_epochs == 0:
                     keeper.save()
                 elif run.epoch < epochs:
@@ -199,6 +200,14 @@ def _after_step(told: bool, keeper: Keeper, poll: Callable[[], None], *, look: b
     if save:
         keeper.save()
     return False
+
+
+def _any_told(told: bool, accelerator: Accelerator) -> bool:
+    """Return whether this process or any other was told to stop."""
+    if accelerator.num_processes == 1:
+        return told
+    asked = torch.tensor([told], dtype=torch.int32, device=accelerator.device)
+    return bool(accelerator.reduce(asked).item() > 0)
 
 
 def _stopped(keeper: Keeper, settled: bool, steps: int) -> Interrupted:
