@@ -19,6 +19,8 @@ from calmix.mixing import RECIPES, choose, fill_tokens, fused
 from calmix.models import encode, load_for_training
 from calmix.training import train
 from calmix.training.batches import Part, epoch_steps, training_set
+from calmix.training.branching import Branch
+from calmix.training.capturing import Captures
 from calmix.training.guiding import Guidance
 from calmix.training.halves import Run
 from calmix.training.optimising import adamw
@@ -274,3 +276,21 @@ def test_captured_steps_ask_a_teacher_of_another_architecture(
         for c in (False, True)
     )
     np.testing.assert_allclose(captured.confidence, plain.confidence, atol=1e-2)
+
+
+def test_what_goes_wrong_in_a_capture_is_what_is_told_though_other_streams_are_left_open() -> None:
+    captures, branch, rows = Captures(torch.Generator("cuda")), Branch(), torch.arange(4, device="cuda")
+    made: list[int] = []
+
+    def step(given: torch.Tensor) -> None:
+        made.append(len(made))
+        with branch.forked(given):
+            given + 1
+        if len(made) == 2:
+            raise torch.OutOfMemoryError("nothing is left")
+        branch.join()
+
+    captures.run("kind", "shape", rows, step)
+    with pytest.raises(torch.OutOfMemoryError, match="nothing is left"):
+        captures.run("kind", "shape", rows, step)
+    assert (rows + 1).tolist() == [1, 2, 3, 4]  # the device goes on

@@ -1,6 +1,7 @@
 """Steps captured as CUDA graphs and replayed: the host then launches one thing instead of hundreds."""
 
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -62,8 +63,11 @@ class Captures:
             graph.capture_begin(pool=self.pool)
             try:
                 step(kept)
-            finally:
-                graph.capture_end()
+            except BaseException:
+                with suppress(RuntimeError):  # streams that were not joined, which is no news
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         torch.cuda.current_stream().wait_stream(self.stream)
         # Recording drew nothing, but moved the generators on: put them back for the replay that follows.
         self.generator.manual_seed(seed)
