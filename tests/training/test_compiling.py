@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from calmix.training import batches, compiling, fusing, layers
 def asked_for(model: nn.Module, device: str, *, half: bool, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     asked: list[Any] = []
     monkeypatch.setattr(compiling, "try_together", lambda checks, _device: asked.extend(checks))
-    compiling.compile_kernels(model, torch.device(device), half=half, widths=(7, 24, 40, 48, 300), classes=3)
+    data: Any = SimpleNamespace(widths=lambda: {7, 24, 40, 48, 300}, classes=3)
+    compiling.compile_kernels(model, data, torch.device(device), half=half)
     return asked
 
 

@@ -46,7 +46,8 @@ def _there(runs: list[Path] | None) -> list[Path] | None:
 
 
 _SEVERAL = (_What.reliability, _What.risk_coverage, _What.scatter, _What.joint, _What.extended)
-_WITH_NUMBERS = (*_SEVERAL[2:], _What.ood, _What.alpha, _What.bars, _What.label_entropy)
+# Whose numbers are in no file of the run's folder.
+_WITH_NUMBERS = (_What.scatter, _What.joint, _What.extended, _What.ood, _What.alpha, _What.bars, _What.label_entropy)
 # What is drawn of one run alone, and what to do with several.
 _INSTEAD = {
     _What.curves: "extended draws those of several",

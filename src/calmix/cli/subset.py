@@ -41,6 +41,7 @@ def subset(
     from calmix.data.originals import original_table, write_copy
     from calmix.data.remembering import remembered_columns
     from calmix.data.tables import check_writable
+    from calmix.dynamics.cartography import check_fraction
     from calmix.errors import InputError
     from calmix.training.mapping import check_recorded, known_dynamics, region_rows
 
@@ -49,8 +50,7 @@ def subset(
     if out.exists():
         raise InputError(f"--out {out}: is there already; give another file, or remove it")
     check_recorded(dynamics)
-    if not 0 < fraction <= 0.5:
-        raise InputError(f"--fraction must be above 0 and at most 0.5, not {fraction}")
+    check_fraction(fraction, "--fraction")
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id}
     usual = remembered_columns(dynamics)
     examples = read_examples(train, **columns, usual=usual)

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calmix.dynamics.values import Dynamics
+from calmix.errors import InputError
 
-__all__ = ["Half", "Region", "absent_classes", "aum_halves", "easy_and_ambiguous", "regions"]
+__all__ = ["Half", "Region", "absent_classes", "aum_halves", "check_fraction", "easy_and_ambiguous", "regions"]
 
 
 class Half(IntEnum):
@@ -49,7 +50,7 @@ def regions(dynamics: Dynamics, *, fraction: float = 1 / 3) -> NDArray[np.int8]:
     at the default and half at a `fraction` of 0.25. Ties: of equal variability the less confident sample is
     the more ambiguous, of equal confidence the less variable is the easier, then the earlier row comes first.
     """
-    _check(fraction)
+    check_fraction(fraction)
     known = _known(dynamics)
     codes = np.full(len(dynamics), Region.NONE, dtype=np.int8)
     codes[known] = Region.HARD
@@ -74,7 +75,7 @@ def easy_and_ambiguous(
         return np.flatnonzero(codes == Region.EASY), np.flatnonzero(codes == Region.AMBIGUOUS)
     if overlap != "both":
         raise ValueError(f"overlap is 'ambiguous' or 'both', not {overlap!r}")
-    _check(fraction)
+    check_fraction(fraction)
     known = _known(dynamics)
     size = _size(known, fraction)
     return np.sort(_easiest(dynamics, known)[:size]), np.sort(_most_ambiguous(dynamics, known)[:size])
@@ -87,9 +88,10 @@ def absent_classes(dynamics: Dynamics, rows: NDArray[np.int64]) -> tuple[int, ..
     return tuple(int(k) for k in np.flatnonzero((wanted > 0) & (present == 0)))
 
 
-def _check(fraction: float) -> None:
+def check_fraction(fraction: float, name: str = "fraction") -> None:
+    """Refuse a share of the data that two regions cannot both have."""
     if not 0 < fraction <= 0.5:
-        raise ValueError(f"fraction is above 0 and at most 0.5, not {fraction}")
+        raise InputError(f"{name} must be above 0 and at most 0.5, not {fraction}")
 
 
 def _known(dynamics: Dynamics) -> NDArray[np.int64]:

@@ -1,7 +1,5 @@
 """Kernels tried at the same time, which a first step would ask for one after the other."""
 
-from collections.abc import Iterable
-
 import torch
 from torch import nn
 
@@ -10,32 +8,26 @@ from calmix.kernels import Agrees, try_together
 from calmix.mixing import fused
 from calmix.models import encoding, reads_pixels
 from calmix.training import batches, embeddings, fusing, layers
+from calmix.training.batches import TrainingSet
 
 __all__ = ["compile_kernels"]
 
 
-def compile_kernels(
-    model: nn.Module, device: torch.device, *, half: bool, widths: Iterable[int] = (), classes: int | None = None
-) -> None:
+def compile_kernels(model: nn.Module, data: TrainingSet, device: torch.device, *, half: bool) -> None:
     """Find out which kernels can be used to train a model on a GPU, which compiles them.
 
-    The first time on a machine that takes seconds for each, a good part of which is waiting for other programs.
-
-    Args:
-        model: what is trained.
-        device: where.
-        half: whether in bf16, by kernels of layers and of the update.
-        widths: of the texts it will be given.
-        classes: that it tells apart, if these are always the same.
+    Those are for the lengths that its texts have, and for as many classes. The first time on a machine that takes
+    seconds for each, a good part of which is waiting for other programs.
     """
     if device.type != "cuda":
         return
     asked: list[Agrees] = [noting.agrees_with_torch, batches.agrees_with_torch]
-    if classes is not None and (check := fused.losses_check(classes)) is not None:
+    if data.classes is not None and (check := fused.losses_check(data.classes)) is not None:
         asked.append(check)
     if not reads_pixels(model):
         asked.append(encoding.agrees_with_torch)
     if half:
-        begins = embeddings.check_for(model)
-        asked += [fusing.agrees_with_torch, *layers.checks_for(model, widths), *([] if begins is None else [begins])]
+        asked += [fusing.agrees_with_torch, *layers.checks_for(model, data.widths())]
+        if (begins := embeddings.check_for(model)) is not None:
+            asked.append(begins)
     try_together(asked, device)

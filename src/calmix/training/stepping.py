@@ -66,7 +66,7 @@ class Stepper:
         self.runs = len(self.optimizers)
         alone = _can_be_captured(model, accelerator)
         half = accelerator.mixed_precision == "bf16"
-        compile_kernels(model, device, half=half and alone, widths=data.widths(), classes=data.classes)
+        compile_kernels(model, data, device, half=half and alone)
         self.branch = Branch(streams=3)
         self.lowered: Lowered | None = None
         if beside or (alone and half):

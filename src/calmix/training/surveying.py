@@ -13,6 +13,7 @@ import torch
 
 from calmix.data import Examples, write_json
 from calmix.dynamics import Dynamics, label_issues
+from calmix.dynamics.cartography import check_fraction
 from calmix.errors import InputError
 from calmix.mixing import choose
 from calmix.models import Augment, identity, resolve
@@ -151,8 +152,7 @@ def _check(examples: Examples, filtered: bool, judged: str, percentile: float, f
         raise InputError(f"--percentile must be between 0 and 100, not {percentile}")
     if judged not in JUDGED:
         raise InputError(f"--judge is one of {', '.join(JUDGED)}, not {judged}")
-    if not 0 < fraction <= 0.5:
-        raise InputError(f"--fraction must be above 0 and at most 0.5, not {fraction}")
+    check_fraction(fraction, "--fraction")
     check_enough(examples, fraction)
 
 
