@@ -179,7 +179,7 @@ def recorded(folder: Path, out: Path, *, capture: bool, monkeypatch: pytest.Monk
     examples = told.pop("examples", None) or tiny.examples(96)
     with monkeypatch.context() as patch:
         if not capture:
-            patch.setattr("calmix.training.stepping.Captures", lambda _generator: None)
+            patch.setattr("calmix.training.stepping.Captures", lambda *_, **__: None)
         train(examples, model=folder, out=out, **told)
     return Dynamics.load(out / "datamap.parquet")
 
@@ -294,3 +294,40 @@ def test_what_goes_wrong_in_a_capture_is_what_is_told_though_other_streams_are_l
     with pytest.raises(torch.OutOfMemoryError, match="nothing is left"):
         captures.run("kind", "shape", rows, step)
     assert (rows + 1).tolist() == [1, 2, 3, 4]  # the device goes on
+
+
+@pytest.mark.parametrize("by", ["torch", "CUDA"])
+def test_after_a_capture_that_fails_the_process_goes_on_as_if_it_had_not_begun(
+    by: str, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused by torch, which leaves the capture as it is, or by CUDA, which gives the capture up."""
+    wanted, moves, _ = run(checkpoint("bert", heads=1), "input-mixup", capture=True)
+    plain, _, _ = run(checkpoint("bert", heads=1), "input-mixup", capture=False)
+    forward = torch.nn.Linear.forward
+
+    def refused(self: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        if torch.cuda.is_current_stream_capturing():
+            torch.ones(1).to(x.device) if by == "torch" else x.sum().item()
+        return forward(self, x)
+
+    torch.cuda.synchronize()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.nn.Linear, "forward", refused)
+        losses, _, graphs = run(checkpoint("bert", heads=1), "input-mixup", capture=True)
+    assert graphs == 0
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(plain), rtol=1e-4, atol=1e-4)
+    again, moves_again, graphs = run(checkpoint("bert", heads=1), "input-mixup", capture=True)
+    assert graphs > 0
+    torch.testing.assert_close(torch.tensor(again), torch.tensor(wanted), rtol=1e-4, atol=1e-4)
+    check_moves(moves_again, moves, 1e-2)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("recipe", ["erm", "input-mixup"])
+def test_every_architecture_trains_on_a_gpu(
+    architecture: str, recipe: str, precision: Any, checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    options = {"model": checkpoint(architecture), "epochs": 3, "batch_size": 16, "lr": 1e-3, "precision": precision}
+    run = train(tiny.examples(96), dev=tiny.examples(24, seed=1), out=tmp_path, recipe=recipe, **options)
+    losses = [entry["loss"] for entry in run.metrics["epochs"]]
+    assert losses[-1] < losses[0]

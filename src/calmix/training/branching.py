@@ -58,3 +58,8 @@ class Branch:
                 del self.open[at]
         if lane is None:
             self.held.clear()
+
+    def forget(self) -> None:
+        """Drop what a capture that failed has left open."""
+        self.open.clear()
+        self.held.clear()

@@ -55,6 +55,7 @@ class Ready:
     hyper: Mapping[str, Any]
     saving: Mapping[str, Any]
     on_progress: Callable[[Progress], None] | None
+    on_note: Callable[[str], None] | None
 
     def fit(self) -> Fit:
         """Train the network and leave it with the weights of its best epoch."""
@@ -68,6 +69,7 @@ class Ready:
             dev=self.dev,
             out=self.folder,
             on_progress=self.on_progress,
+            on_note=self.on_note,
             **self.hyper,
             **self.saving,
         )

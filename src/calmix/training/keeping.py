@@ -41,10 +41,12 @@ class Fit:
     """What the network said about the dev set at the end of the last epoch, unless that was in lower precision."""
     best_dev: NDArray[np.float32] | None = None
     """And of the best one, unless another process saw that."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know of how steps were taken."""
 
     def saved(self) -> dict[str, Any]:
         """Return what a checkpoint holds of it."""
-        return {name: value for name, value in vars(self).items() if name not in ("dev", "best_dev")}
+        return {name: value for name, value in vars(self).items() if name not in ("dev", "best_dev", "notes")}
 
 
 class Keeper:

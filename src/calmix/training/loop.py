@@ -80,6 +80,7 @@ def fit(
     checkpoint_minutes: float = 10.0,
     checkpoint_epochs: int = 0,
     on_progress: Callable[[Progress], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> Fit:
     """Train `model` in place and leave it with the weights of the best epoch.
 
@@ -124,6 +125,7 @@ def fit(
         nonlocal polled
         keeper.read()
         polled = time.monotonic()
+        _tell_new(stepper.notes, run, on_note)
         if on_progress is not None and accelerator.is_main_process:
             mean = run.loss / max(1, run.rows)
             on_progress(Progress(run.epoch + 1, epochs, run.step, steps, mean, keeper.rate()))
@@ -176,6 +178,15 @@ def fit(
     model.eval()
     run.seconds = keeper.seconds()
     return run
+
+
+def _tell_new(notes: list[str], run: Fit, on_note: Callable[[str], None] | None) -> None:
+    """Add to a run the notes that it does not have yet, and pass them on."""
+    for note in notes:
+        if note not in run.notes:
+            run.notes.append(note)
+            if on_note is not None:
+                on_note(note)
 
 
 def _after_step(told: bool, keeper: Keeper, poll: Callable[[], None], *, look: bool, ask: bool) -> bool:

@@ -159,6 +159,15 @@ class Lowered:
         self.written.clear()
         return given
 
+    def forget(self) -> None:
+        """Drop what a step that was not finished has left: gradients, and how often each copy was used."""
+        for copy in self.copies.values():
+            copy.grad = None
+        if self.layers is not None:
+            self.layers.gradients()
+        self.uses.clear()
+        self.written.clear()
+
     @torch.no_grad()
     def hand_over(self) -> None:
         """Give the weights the gradients of their copies, in float32, and clear those."""

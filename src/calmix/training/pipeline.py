@@ -315,6 +315,7 @@ def stages(
             hyper,
             saving,
             on_progress,
+            tell,
         )
         judged = {name: examples for name, examples in sets.named().items() if name != "train"}
         said = what_is_said(
@@ -329,7 +330,7 @@ def stages(
         for tracker in accelerator.trackers:
             tracker.finish()
         recorded = guidance.dynamics(ids=sets.train.ids, label_names=sets.train.label_names)
-        notes += _told(partner_notes(method, done.history) + map_notes(recorded) + said.notes, tell)
+        notes += _told(done.notes + partner_notes(method, done.history) + map_notes(recorded) + said.notes, tell)
         facts = {
             "best_epoch": done.best_epoch,
             "epochs": done.history,

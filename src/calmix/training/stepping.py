@@ -14,7 +14,7 @@ from calmix.mixing import Recipe, Step, check_per_row
 from calmix.models import anatomy, reads_pixels
 from calmix.training.batches import Part, TrainingSet
 from calmix.training.branching import Branch
-from calmix.training.capturing import Captures
+from calmix.training.capturing import Captures, capture_note
 from calmix.training.compiling import compile_kernels
 from calmix.training.fusing import Fused
 from calmix.training.guiding import Guidance
@@ -85,7 +85,9 @@ class Stepper:
         self.number = torch.zeros((), device=device)
         self.rows = self.seen = 0
         self.begun = False
-        self.captures = Captures(self.generator) if capture and alone else None
+        self.captures = (
+            Captures(self.generator, join=self.branch.join, forget=self._forget) if capture and alone else None
+        )
 
     def step(self, parts: list[Part], number: int, lr: float) -> None:
         """Take the gradient of every part of a batch and update the weights once."""
@@ -177,6 +179,19 @@ class Stepper:
             optimizer.zero_grad(set_to_none=True)
         if self.lowered is not None:
             self.lowered.refresh()
+
+    def _forget(self) -> None:
+        """Drop what a step that was not finished has left."""
+        self.branch.forget()
+        if self.lowered is not None:
+            self.lowered.forget()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know of how steps are taken."""
+        return [] if self.captures is None else capture_note(self.captures.failed)
 
     def _note(self, failed: Tensor) -> None:
         """Remember the first step at which a run went bad."""

@@ -244,7 +244,7 @@ def fit_together(runs: Sequence[Ready]) -> list[Fit | Exception] | None:
     for keeper in keepers:
         keeper.restore_best()
         keeper.model.eval()
-        keeper.run.seconds = seconds
+        keeper.run.seconds, keeper.run.notes = seconds, stepper.notes
     return [failed.get(place) or keeper.run for place, keeper in enumerate(keepers)]
 
 
