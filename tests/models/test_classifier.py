@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import tiny
 import torch
@@ -95,6 +97,16 @@ def test_one_row_is_predicted_as_it_is_among_others(checkpoint: Any) -> None:
         ([], "no texts to predict"),
         (["a", ("b", "c")], "must be all strings, all pairs"),
         ([("a", "b", "c")], "must be all strings, all pairs"),
+        (b"one text", "not one text: put it in brackets"),
+        (Path("one.csv"), "not one text: put it in brackets"),
+        ({"text": TEXTS}, r"not a mapping \(its keys: 'text'\)"),
+        ({}, "not a mapping"),
+        (pd.DataFrame({"text": TEXTS, "label": 1}), r"not a table of 2 columns \('text', 'label'\): give one of them"),
+        (pd.DataFrame(), "not a table of 0 columns"),
+        (pa.table({"text": TEXTS, "label": TEXTS}), r"not a table of 2 columns \('text', 'label'\): give one of them"),
+        (pd.DataFrame({"text": [*TEXTS, None]}), "number 4 is (None|nan)"),
+        (5, "a list of texts, not int"),
+        (None, "a list of texts, not NoneType"),
     ],
 )
 def test_what_is_no_list_of_texts_is_refused(checkpoint: Any, texts: Any, message: str) -> None:
@@ -102,10 +114,31 @@ def test_what_is_no_list_of_texts_is_refused(checkpoint: Any, texts: Any, messag
         load(checkpoint("bert")).predict(texts)
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        pd.DataFrame({"words": TEXTS}),
+        pd.DataFrame(TEXTS),
+        pd.DataFrame({"words": TEXTS}, index=[7, 7, 2]),
+        pa.table({"words": TEXTS}),
+        np.array(TEXTS, dtype=object)[:, None],
+        np.array(TEXTS)[:, None],
+        pd.Series(TEXTS),
+    ],
+)
+def test_the_texts_of_a_table_of_one_column_are_taken(checkpoint: Any, table: Any) -> None:
+    classifier = load(checkpoint("bert"))
+    np.testing.assert_array_equal(classifier.predict_proba(table), classifier.predict_proba(TEXTS))
+
+
 def test_what_is_no_list_of_images_is_refused(image_checkpoint: Any) -> None:
     classifier = load(image_checkpoint("convnet"))
     with pytest.raises(InputError, match="a list of images, not the name of one: put it in brackets"):
         classifier.predict("one.png")
+    with pytest.raises(InputError, match="a list of images, not one image: put it in brackets"):
+        classifier.predict(b"")
+    with pytest.raises(InputError, match="a list of images, not a mapping"):
+        classifier.predict({"image": []})
     with pytest.raises(InputError, match="there are no images to predict"):
         classifier.predict([])
 

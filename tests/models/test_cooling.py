@@ -1,5 +1,6 @@
 """Logits that shrink with the distance from the training data: by how much, for whom, and how it is kept."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,18 @@ def test_it_is_kept_beside_the_model_and_applied_when_loaded(checkpoint: Any, tm
     assert loaded.probabilities(examples).max(1).mean() < plain.probabilities(examples).max(1).mean()
     write_beside(tmp_path, Beside())
     assert not (tmp_path / "calmix.safetensors").exists()
+
+
+def test_its_file_is_as_readable_as_the_others(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_beside(tmp_path, Beside(cooling=some(4)))
+    finally:
+        os.umask(before)
+    assert {file.name: oct(file.stat().st_mode & 0o777) for file in tmp_path.iterdir()} == {
+        "calmix.json": "0o644",
+        "calmix.safetensors": "0o644",
+    }
 
 
 def test_a_damaged_file_is_said_in_one_line(tmp_path: Path) -> None:

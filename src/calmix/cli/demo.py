@@ -79,16 +79,18 @@ def _with_truth(folder: Path, metrics: dict[str, Any]) -> dict[str, Any]:
     import numpy as np
 
     from calmix.calibration import Temperature
-    from calmix.data import read_examples, read_table
+    from calmix.data import read_examples
     from calmix.data.corpus import corpus_path, truth
     from calmix.metrics import truth_distance
+    from calmix.training import read_predictions
 
     found: dict[str, Any] = {}
     for name, split in (("test", "test"), ("ood-colloquial", "ood")):
         true = truth(read_examples(corpus_path(split)))
-        logits = np.array(read_table(folder / f"predictions-{name}.parquet")["logits"].to_pylist())
-        for stage, temperature in (("before", 1.0), ("after", metrics["temperature"])):
-            distance = truth_distance(Temperature(temperature)(logits), true)
+        probs, _, table = read_predictions(folder / f"predictions-{name}.parquet")
+        raw = Temperature(1.0)(np.array(table["logits"].to_pylist()))
+        for stage, said in (("before", raw), ("after", probs)):
+            distance = truth_distance(said, true)
             found.setdefault(name, {})[stage] = {**metrics["splits"][name][stage], "truth_distance": distance}
     return found
 

@@ -1,7 +1,7 @@
 """A trained classifier ready to use: texts in, calibrated probabilities out."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch import nn
 
 from calmix.calibration import Recalibrator, SelectiveThreshold
 from calmix.data import Examples
+from calmix.data.origin import listed
 from calmix.data.remembering import COLUMNS, role_names
 from calmix.data.reusing import reused
 from calmix.errors import InputError
@@ -220,10 +221,7 @@ def log_probabilities(logits: NDArray[np.float32], recalibrator: Recalibrator | 
 
 def examples_of(texts: Sequence[Text], *, images: bool = False) -> Examples:
     """Return texts, pairs, or texts with choices, as unlabelled examples; `images`: or images."""
-    if isinstance(texts, str):
-        what = ("images", "the name of one") if images else ("texts", "one text")
-        raise InputError(f"predict takes a list of {what[0]}, not {what[1]}: put it in brackets")
-    rows: list[Any] = list(texts)
+    rows = _rows(texts, images=images)
     if not rows:
         raise InputError(f"there are no {'images' if images else 'texts'} to predict")
     if images:
@@ -246,6 +244,31 @@ def examples_of(texts: Sequence[Text], *, images: bool = False) -> Examples:
         else:
             columns["choices"] = pa.array([list(row[1]) for row in rows], pa.list_(pa.string()))
     return Examples(pa.table(columns), np.full(len(rows), -1), ())
+
+
+def _rows(texts: Any, *, images: bool) -> list[Any]:
+    """Return what there is to predict; of a table with one column, its cells. What is no list is refused."""
+    wants = f"predict takes a list of {'images' if images else 'texts'}"
+    if isinstance(texts, str | bytes | Path):
+        one = "one image" if isinstance(texts, bytes) else "the name of one"
+        raise InputError(f"{wants}, not {one if images else 'one text'}: put it in brackets")
+    if isinstance(texts, Mapping):
+        keys = listed([str(key) for key in texts]) or "none"
+        raise InputError(f"{wants}, not a mapping (its keys: {keys}), whose keys it would take for them: give a list")
+    names = getattr(texts, "column_names", getattr(texts, "columns", None))  # Arrow's tables and data sets, or frames
+    if names is not None:
+        if len(names) != 1:
+            pairs = "" if images else ", or a list of pairs"
+            raise InputError(
+                f"{wants}, not a table of {len(names)} columns ({listed([str(name) for name in names])}): "
+                f"give one of them{pairs}"
+            )
+        texts = texts[names[0]]
+    elif isinstance(texts, np.ndarray) and texts.dtype.kind in "OUT" and texts.ndim == 2 and texts.shape[1] == 1:
+        texts = texts[:, 0]
+    if not isinstance(texts, Iterable):
+        raise InputError(f"{wants}, not {type(texts).__name__}")
+    return texts.to_pylist() if isinstance(texts, pa.ChunkedArray) else list(texts)
 
 
 def _kind(row: Any) -> str | None:

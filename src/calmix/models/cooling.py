@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from calmix.data.files import atomic_path
 from calmix.errors import InputError
 from calmix.models.anatomy import anatomy
+from calmix.models.locks import locked_model
 from calmix.models.sites import head_input, pooled
 
 __all__ = ["NEAREST_AND_FARTHEST", "Cooling", "cooled", "read_cooling", "rewriting_logits", "write_tensors"]
@@ -76,7 +78,10 @@ def write_tensors(folder: Path, cooling: Cooling | None) -> None:
         (folder / _NAME).unlink(missing_ok=True)
     else:
         tensors = {"centres": cooling.centres, "whiten": cooling.whiten}
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / _NAME)
+        # Not `save_file`, whose files nobody but their owner may read.
+        content = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+        with atomic_path(folder / _NAME) as temporary:
+            temporary.write_bytes(content)
 
 
 def read_cooling(folder: Path, state: dict[str, Any]) -> Cooling:
@@ -101,8 +106,11 @@ def cooled(model: nn.Module, cooling: Cooling | None) -> Iterator[None]:
 
 @contextmanager
 def rewriting_logits(model: nn.Module, edit: Edit) -> Iterator[None]:
-    """Replace the logits of every forward inside the block by what `edit` makes of them and of what the head read."""
-    with head_input(model, anatomy(model)) as seen:
+    """Replace the logits of every forward inside the block by what `edit` makes of them and of what the head read.
+
+    Other threads cannot predict with the model meanwhile: their logits would be replaced, too.
+    """
+    with locked_model(model), head_input(model, anatomy(model)) as seen:
 
         def after(_module: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> Any:
             read = pooled(seen.pop(), inputs, getattr(model.config, "pad_token_id", None))

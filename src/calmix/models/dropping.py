@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 import torch
@@ -14,6 +15,9 @@ from calmix.models.anatomy import anatomy
 from calmix.models.sites import Site, rewriting
 
 __all__ = ["Dropout", "dropping"]
+
+# Dropout draws from torch's global generators, which all models and threads share.
+_DRAWING = RLock()
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ def dropping(model: nn.Module, dropout: Dropout) -> Iterator[None]:
     """Switch the dropout layers of a model in evaluation mode on, and seed what they draw.
 
     All else stays in evaluation mode: batch norms use what they learned. A model that has no dropout layer drops from
-    what its head reads, if a rate is given.
+    what its head reads, if a rate is given. Other threads wait with their dropout until this one is done.
     """
     layers = [module for module in model.modules() if isinstance(module, _DropoutNd)]
     rates = [layer.p for layer in layers]
@@ -55,19 +59,19 @@ def dropping(model: nn.Module, dropout: Dropout) -> Iterator[None]:
             "this model was trained without dropout, so that every pass would be the same: give a rate (--dropout)"
         )
     devices = {p.device for p in model.parameters() if p.is_cuda}
-    for layer, rate in zip(layers, rates, strict=True):
-        layer.train()
-        layer.p = rate if dropout.rate is None else dropout.rate
-    try:
-        with torch.random.fork_rng(devices):
-            torch.manual_seed(dropout.seed)
+    with _DRAWING, torch.random.fork_rng(devices):
+        torch.manual_seed(dropout.seed)
+        for layer, rate in zip(layers, rates, strict=True):
+            layer.train()
+            layer.p = rate if dropout.rate is None else dropout.rate
+        try:
             if layers:
                 yield
             else:
                 drop = nn.Dropout(dropout.rate or 0.0)
                 with rewriting(model, Site(anatomy(model).head, "input"), drop):
                     yield
-    finally:
-        for layer, rate in zip(layers, rates, strict=True):
-            layer.eval()
-            layer.p = rate
+        finally:
+            for layer, rate in zip(layers, rates, strict=True):
+                layer.eval()
+                layer.p = rate

@@ -15,6 +15,7 @@ from calmix.models.cooling import Cooling, cooled
 from calmix.models.dropping import Dropout, dropping
 from calmix.models.encoding import Packed
 from calmix.models.hastening import hastened
+from calmix.models.locks import locked_model
 from calmix.models.pixels import Pixels
 
 __all__ = ["Arithmetic", "predict_logits"]
@@ -42,7 +43,7 @@ def predict_logits(
     long text), so that memory does not depend on the texts' lengths. In bf16, faster where the hardware
     has it, logits keep some three digits. With `dropout` they are the logarithm of the mean probabilities of its
     passes. With `cooling` they are smaller the farther a row is from the training data. The model is put in evaluation
-    mode for the time being.
+    mode for the time being. Calls of one model from several threads take turns.
     """
     device = next(model.parameters()).device
     packed = packed.to(device)
@@ -62,7 +63,7 @@ def predict_logits(
         sequences = 1 if counts is None else counts[asked]
         if (packed.host_lengths[asked] * sequences).sum() >= _MANY:
             quick = hastened(model, partial(_sample, packed, asked[order[[len(order) // 2, -1]]]))
-    with _evaluating(model), torch.inference_mode(), lower, drop, cooled(model, cooling), quick:
+    with locked_model(model), _evaluating(model), torch.inference_mode(), lower, drop, cooled(model, cooling), quick:
         while start < len(order):
             longest = asked[order[start : start + 1]]
             width = packed.width(longest)

@@ -37,7 +37,7 @@ class Predictions:
     labels: NDArray[np.int64]
     temperature: float
     cooled: bool = False
-    """Whether the scores are less sure far from the training data already: as they were before, they are not kept."""
+    """Whether the scores are less sure far from the training data already: they are not those from before."""
 
     def probs(self, *, scaled: bool) -> NDArray[np.float64]:
         """Return class probabilities, before or after temperature scaling."""
@@ -138,9 +138,9 @@ def _bins(folder: Path) -> int:
 
 @lru_cache(maxsize=64)
 def _logits(path: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the scores before temperature, and the labels, in a run's predictions."""
+    """Return the scores that the temperature is applied to, and the labels, in a run's predictions."""
     table = read_table(path)
-    lists = table["logits"].combine_chunks()
+    lists = table["corrected_logits" if "corrected_logits" in table.column_names else "logits"].combine_chunks()
     widths = np.diff(np.asarray(lists.offsets))
     flat = np.asarray(lists.flatten(), dtype=np.float64)
     if len(set(widths.tolist())) == 1:

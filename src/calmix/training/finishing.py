@@ -36,7 +36,7 @@ def finish(
     """Fit the temperature on dev, fold it, write everything a finished run has, and return its figures.
 
     Before is what the network says as it is; after, with the temperature and, if there is any, less confidence far from
-    the training data. The scores that are written with the predictions are those before the temperature.
+    the training data. The network's own scores are written with the predictions, and corrected ones, if any.
     `facts` are what is known already: epochs, rows, notes. The figures are written last: a run with them is finished.
     A `lean` run has no checkpoint, and of its predictions only what the figures are made of.
     """
@@ -50,7 +50,8 @@ def finish(
             stage: _measured(scored, examples.labels, config["bins"])
             for stage, scored in (("before", raw), ("after", probs))
         }
-        table = prediction_table(examples, probs, label_names=names, logits=logits[name])
+        corrected = None if said.cooling is None else logits[name]
+        table = prediction_table(examples, probs, label_names=names, logits=said.raw[name], corrected=corrected)
         write_table(lightened(table) if lean else table, folder / f"predictions-{name}.parquet")
     metrics: dict[str, Any] = {"temperature": scaled.temperature, "splits": figures}
     beside = Beside()
