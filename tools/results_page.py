@@ -25,7 +25,7 @@ from calmix.report.titles import model_title
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """# Results
 
-The papers' tables, asked again with small networks and the training sizes that are stated. A figure in brackets is the paper's. Every section says which command made it; NLL, Brier score, debiased ECE, AURC and the rest are in `results/NAME/study.md`, the figures of single runs in `results/NAME/study.parquet`. Runs were made on one NVIDIA H200 if nothing else is said, several at a time, so that their training seconds cannot be compared. The last section is a study of our own.
+The papers' tables, asked again with small networks and the training sizes that are stated. A figure in round brackets is the paper's, one in square brackets the 95 % interval of a difference (of the tables' bootstrap, if nothing else is said). Every section says which command made it; NLL, Brier score, debiased ECE, AURC and the rest are in `results/NAME/study.md`, the figures of single runs in `results/NAME/study.parquet`. Runs were made on one NVIDIA H200 if nothing else is said, several at a time, so that their training seconds cannot be compared. The last section is a study of our own.
 """  # noqa: E501
 TAKEN = ("Accuracy (%)", "MCC", "ECE (%)")
 """The tables, by their headings, that are on the page."""

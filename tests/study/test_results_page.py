@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture
 def tool(tool_called: Any) -> Any:
@@ -82,3 +84,10 @@ def test_it_counts_where_single_models_differ_from_plain_training(tool: Any, tmp
     assert "Before temperature scaling, ECE is clearly lower in 1 and clearly higher in 1 of these." in found
     assert "After it, ECE is clearly lower in 0 and clearly higher in 1, and NLL is clearly lower in 0 and" in found
     assert "Of 2 columns of NLL after scaling, five plain runs averaged are the best in 2." in found
+
+
+def test_the_page_in_docs_is_the_one_that_the_kept_results_make(tool: Any, tmp_path: Path) -> None:
+    for folder in ("studies", "results"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    tool.main(tmp_path)
+    assert (tmp_path / "docs" / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
