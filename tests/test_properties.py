@@ -221,6 +221,13 @@ def relabelled(d: Drawn) -> list[Any]:
     ]
 
 
+def judged_once(d: Drawn) -> bool:
+    """Return whether runs with threshold samples together judge every row of a region once."""
+    rows = np.flatnonzero(d.rng.random(d.n) < 0.7)
+    runs = dynamics.threshold_runs(d.labels(), d.k, rows, d.rng, wording=d.one_of("balanced", "literal"))
+    return sorted(row for run in runs for row in run.judged.tolist()) == rows.tolist()
+
+
 def kept_of_pair(d: Drawn) -> bool:
     _, one, two = relabelled(d)
     first, second = d.recorded(), d.recorded()
@@ -299,6 +306,7 @@ OF_DYNAMICS: dict[str, Callable[[Drawn], bool]] = {
     ),
     "set_partners": partners_of,
     "threshold_pair": lambda d: all(not {*one.rows.tolist()} & {*two.rows.tolist()} for _, one, two in [relabelled(d)]),
+    "threshold_runs": judged_once,
     "threshold_samples": lambda d: all(rows_of(each.rows, d.n) for each in relabelled(d)),
     "two_class_vectors": lambda d: refused_or(lambda: dynamics.two_class_vectors(gap(d), vectors(d)).shape == (d.n, 3)),
 }

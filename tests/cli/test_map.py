@@ -1,8 +1,10 @@
 """`calmix map`."""
 
 import csv
+import inspect
 import json
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 import tiny
 
+from calmix.cli.map import map_
 from calmix.data import read_table
+from calmix.errors import InputError
+from calmix.training import survey
 
 
 @pytest.fixture
@@ -254,3 +259,47 @@ def test_decisions_that_cannot_be_applied_change_nothing(calmix: Any, place: Pat
     ended = calmix("map", "data.csv", "--apply", "decisions.csv", *words)
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1), ended.err
     assert tree(place) == before
+
+
+def test_every_setting_of_a_map_is_an_option_of_the_command() -> None:
+    options = {name: p.default for name, p in inspect.signature(map_).parameters.items()}
+    settings = {name: p.default for name, p in inspect.signature(survey).parameters.items()}
+    for name in ("examples", "out", "on_progress", "on_done", "columns"):
+        del settings[name]
+    offered = {name: value.value if isinstance(value, Enum) else value for name, value in options.items()}
+    assert {name: offered.get(name, "no such option") for name in settings} == settings
+
+
+def test_what_is_set_on_the_command_line_reaches_the_map(
+    calmix: Any, words: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def heard(_examples: Any, **settings: Any) -> Any:
+        asked.update(settings)
+        raise InputError("heard")
+
+    monkeypatch.setattr("calmix.training.survey", heard)
+    usual = {name: p.default for name, p in inspect.signature(survey).parameters.items()}
+    said: dict[str, Any] = {"optimizer": "sgd", "weight_decay": 0.1, "warmup": 0.3, "schedule": "constant", "clip": 0.5}
+    said |= {"accumulate": 2, "precision": "fp32", "class_weights": "balanced", "checkpoint_minutes": 3.0}
+    said |= {"filter_wording": "literal", "filter_on": "all", "fraction": 0.25, "percentile": 50.0, "max_length": 64}
+    said |= {"epochs": 2, "lr": 0.01, "batch_size": 8, "seed": 5, "image_size": 16, "augment": "none"}
+    options = [word for name, value in said.items() for word in (f"--{name.replace('_', '-')}", value)]
+    said |= {"gradient_checkpointing": True, "filtered": True, "judged": "both", "record": "evaluation"}
+    options += ["--gradient-checkpointing", "--filter", "--judge", "both", "--record", "evaluation"]
+    assert "heard" in calmix(*words, *options, "--out", "map").err
+    assert {name: asked[name] for name in said} == said
+    unsaid = usual.keys() - said.keys()
+    assert unsaid == {"examples", "out", "model", "columns", "on_progress", "on_done"}
+
+
+def test_how_many_a_filter_dropped_is_said(calmix: Any, words: Any, place: Path) -> None:
+    ended = calmix(*words, "--out", "map", "--filter")
+    assert ended.code == 0, ended.err
+    found = json.loads((place / "map" / "metrics.json").read_text())
+    (easy,) = found["filter"]["regions"]
+    assert f"filter: {easy['dropped']} of 10 easy samples are below the threshold samples" in ended.out
+    page = (place / "map" / "report.html").read_text()
+    assert f"AUM filter dropped <b>{easy['dropped']}</b> of <b>10</b> easy samples" in page
+    assert ("none of the 10 easy samples is dropped" in ended.err) == (easy["dropped"] == 0)

@@ -3,7 +3,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calmix.dynamics import Dynamics, aum_filter, aum_filter_pair, threshold_pair, threshold_samples
+from calmix.dynamics import (
+    Dynamics,
+    aum_filter,
+    aum_filter_pair,
+    threshold_pair,
+    threshold_runs,
+    threshold_samples,
+)
 
 
 def rng():
@@ -81,6 +88,8 @@ def test_labels_outside_the_classes_and_unknown_wordings_are_refused():
         threshold_samples(np.array([0, 2]), 2, np.arange(2), rng())
     with pytest.raises(ValueError, match="wording"):
         threshold_samples(np.array([0, 1]), 2, np.arange(2), rng(), wording="loose")
+    with pytest.raises(ValueError, match="wording is 'balanced' or 'literal', not 'loose'"):
+        threshold_runs(np.array([0, 1]), 2, np.arange(2), rng(), wording="loose")
 
 
 def test_samples_below_the_percentile_of_the_threshold_samples_are_dropped():
@@ -127,6 +136,39 @@ def test_of_choices_the_fake_one_comes_after_the_last_of_each_sample():
     literal = threshold_samples(labels, sizes, np.arange(60), rng(), wording="literal")
     assert (literal.labels != labels[literal.rows]).all()
     assert (literal.labels <= sizes[literal.rows]).all()
+
+
+@pytest.mark.parametrize("wording", ["balanced", "literal"])
+@given(labels=regions, seed=st.integers(0, 99))
+def test_the_runs_of_a_wording_judge_every_sample_once_with_its_own_label(wording, labels, seed):
+    region = np.arange(len(labels)) * 2
+    known = np.repeat(labels, 2)
+    runs = threshold_runs(known, 4, region, np.random.default_rng(seed), wording=wording)
+    assert len(runs) == (2 if wording == "balanced" else 5)
+    assert sorted(row for run in runs for row in run.judged) == region.tolist()
+    for run in runs:
+        assert not set(run.judged) & set(run.thresholds.rows)
+        assert set(run.thresholds.rows) <= set(region)
+        assert (run.thresholds.labels != known[run.thresholds.rows]).all()
+
+
+def test_as_worded_each_run_relabels_the_same_share_of_every_class():
+    labels = np.arange(1200) % 3
+    for run in threshold_runs(labels, 3, np.arange(1200), rng(), wording="literal"):
+        assert np.bincount(labels[run.thresholds.rows]).tolist() == [300, 300, 300]
+        assert np.bincount(labels[run.judged]).tolist() == [100, 100, 100]
+        assert set(run.thresholds.labels) == {0, 1, 2, 3}
+
+
+def test_as_worded_samples_with_fewer_choices_are_judged_in_as_many_runs_as_those_take():
+    sizes = np.array([2, 4] * 60)
+    labels = np.arange(120) % sizes
+    runs = threshold_runs(labels, sizes, np.arange(120), rng(), wording="literal")
+    assert [len(run.judged) for run in runs] == [32, 32, 32, 12, 12]
+    assert sorted(row for run in runs for row in run.judged) == list(range(120))
+    for run in runs:
+        assert (run.thresholds.labels <= sizes[run.thresholds.rows]).all()
+        assert (run.thresholds.labels != labels[run.thresholds.rows]).all()
 
 
 def test_samples_that_all_have_as_many_choices_are_as_classes_are():

@@ -128,7 +128,8 @@ PLACES = {
     "": ("title", "note", "models", "seeds", "baseline", "bins", "spread", "keep", "figures", "training", "task",
          "paper", "map_model"),
     "[[method]]": ("name", "recipe", "options", "training", "tasks", "skip", "subset", "fraction", "filtered",
-                   "percentile", "online", "teacher", "teacher_model", "scaled_teacher", "ensemble", "vary"),
+                   "percentile", "filter_wording", "filter_on", "online", "teacher", "teacher_model",
+                   "scaled_teacher", "ensemble", "vary"),
     "[[method]]\ntasks.desk": ("options", "training", "percentile"),
     "[[method]]\n[[method]]\nname = 'e'\nensemble.of = 'erm'\nensemble": ("members", "disjoint"),
     "[task.desk]": ("rows", "samples", "test_rows", "dev_from_test", "figure", "shipped", "training", "columns",
@@ -184,6 +185,19 @@ def test_code_from_elsewhere_is_not_run(tmp_path: Path, recipe: str) -> None:
     (folder / "s.toml").write_text(f'[task.t]\ntrain = "a"\ntest = "a"\n[[method]]\nrecipe = "{place}"\n')
     with pytest.raises(InputError, match=r"a study's own methods are in \.py files in its folder"):
         read_study(folder / "s.toml")
+
+
+def test_a_recipe_of_ones_own_is_looked_for_beside_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, elsewhere = tmp_path / "study", tmp_path / "elsewhere"
+    for place in (folder, elsewhere):
+        place.mkdir()
+    (folder / "mine.py").write_text("from calmix.recipes import erm as f\n")
+    (elsewhere / "mine.py").write_text("raise SystemExit('it ran')")
+    (folder / "s.toml").write_text('[task.t]\ntrain = "a"\ntest = "a"\n[[method]]\nrecipe = "mine.py:f"\n')
+    monkeypatch.chdir(elsewhere)
+    for study in (folder / "s.toml", Path("..") / "study" / "s.toml"):
+        (method,) = read_study(study).methods
+        assert (method.name, method.recipe) == ("mine.py:f", "mine.py:f")
 
 
 def test_a_link_does_not_bring_code_in(tmp_path: Path) -> None:

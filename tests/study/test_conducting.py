@@ -1,5 +1,6 @@
 """A whole study."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from calmix.errors import InputError
+from calmix.report.study_page import study_page
 from calmix.study.conducting import Order, conduct, data_folders, outcome, prepare
 
 
@@ -195,3 +197,41 @@ def test_a_place_that_means_nothing_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=said):
         prepare(Order(named, tmp_path / "out", data=data, models=given))
+
+
+def test_a_recipe_of_ones_own_runs_wherever_the_command_is_given(
+    ready: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text("from calmix.recipes import erm as recipe\n")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    prepared = ready('[[method]]\nrecipe = "own.py:recipe"\n', head="seeds = 1")
+    state = conduct(prepared)
+    assert (state.done, state.failed) == (1, 0)
+    outcome(prepared)
+    (run,) = json.loads((prepared.order.out / "study.json").read_text())["runs"]
+    assert run["recipe"] == "own.py:recipe"
+
+
+def test_how_many_a_filter_dropped_is_in_what_a_study_writes(ready: Any) -> None:
+    methods = '[[method]]\nrecipe = "tdmixup"\nfiltered = true\npercentile = 99\n'
+    methods += '[[method]]\nname = "easy, filtered"\nsubset = "easy"\nfiltered = true\nfilter_on = "all"\n'
+    prepared = ready(methods, head="seeds = 1")
+    assert conduct(prepared).failed == 0
+    outcome(prepared)
+    found = json.loads((prepared.order.out / "study.json").read_text())["filters"]
+    assert [(one["methods"], one["on"], one["region"], one["judged"]) for one in found] == [
+        (["tdmixup"], "region", "easy", 10),
+        (["easy, filtered"], "all", "easy", 10),
+    ]
+    page = (prepared.order.out / "study.md").read_text().split("## What the AUM filters dropped")[1]
+    html = study_page(prepared.order.out / "study.json")
+    for one in found:
+        map_ = json.loads((prepared.storage.folder(one["run"]) / "metrics.json").read_text())
+        assert one["dropped"] == map_["dropped_by_filter"]
+        line = next(line for line in page.splitlines() if line.startswith(f"- {one['methods'][0]} ("))
+        assert f"{one['dropped']} of 10 easy samples" in line
+        assert ("trained as without a filter" in line) == (one["dropped"] == 0)
+        assert f"<td>easy</td><td>10</td><td>{one['dropped']}</td>" in html
+    assert ("trained as without a filter" in html) == any(one["dropped"] == 0 for one in found)

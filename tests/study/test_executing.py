@@ -1,5 +1,6 @@
 """Training the runs of a study."""
 
+import inspect
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 import torch
 
 from calmix.study import executing
+from calmix.study.asking import TRAINING
 from calmix.study.conducting import conduct
 from calmix.study.executing import execute, job_of, release, trim
+from calmix.training import halves, survey, surveying
 from calmix.training.mapping import known_dynamics
 
 
@@ -60,6 +63,88 @@ def test_a_filtered_recipe_gets_the_map_with_threshold_samples(ready: Any, tmp_p
         trim(job.spec, job.folder, "metrics")
     assert known_dynamics(jobs[0].folder, jobs[0].sets.train).verdicts is not None
     assert not list(jobs[0].folder.glob("threshold-*"))
+
+
+UNUSUAL: dict[str, Any] = {
+    "epochs": 1,
+    "batch_size": 10,
+    "optimizer": "sgd",
+    "lr": 0.003,
+    "weight_decay": 0.02,
+    "warmup": 0.3,
+    "schedule": "constant",
+    "clip": 0.7,
+    "accumulate": 2,
+    "max_length": 32,
+    "image_size": 24,
+    "augment": "crop",
+    "select": "accuracy",
+    "patience": 1,
+    "precision": "fp32",
+    "average": 0.5,
+    "class_weights": "balanced",
+    "gradient_checkpointing": True,
+}
+"""Every setting of a study's file, with a value that is no default."""
+
+
+def _setting(value: Any) -> str:
+    return json.dumps(value)  # TOML writes these values the same
+
+
+def test_threshold_runs_get_every_setting_that_the_file_says(
+    ready: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert UNUSUAL.keys() == set(TRAINING)
+    lines = [f"{name} = {_setting(value)}" for name, value in UNUSUAL.items()]
+    methods = '[[method]]\nrecipe = "tdmixup"\nfiltered = true\n'
+    prepared = ready(methods, head="seeds = 1", training="\n".join(["[training]", *lines]))
+    asked: dict[str, dict[str, Any]] = {}
+
+    def heard(what: str) -> Any:
+        return lambda *_args, **settings: asked.update({what: settings})
+
+    monkeypatch.setattr(executing, "survey", heard("map"))
+    monkeypatch.setattr(executing, "train", heard("train"))
+    assert [failure for _, failure in execute(_jobs(prepared, prepared.plan.runs.values(), tmp_path))] == [None, None]
+    assert {name: asked["train"][name] for name in TRAINING} == UNUSUAL
+    # A map has no dev data to choose an epoch by, and no weights to keep.
+    kept = {name: value for name, value in UNUSUAL.items() if name not in ("select", "patience", "average")}
+    assert {name: asked["map"].get(name, "forgotten") for name in kept} == kept
+    assert asked["map"].keys() <= inspect.signature(survey).parameters.keys()
+
+
+def test_threshold_runs_are_trained_as_the_runs_that_they_are_for(
+    ready: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"{name} = {_setting(value)}" for name, value in UNUSUAL.items() if name != "gradient_checkpointing"]
+    methods = '[[method]]\nrecipe = "erm"\n[[method]]\nrecipe = "tdmixup"\nfiltered = true\n'
+    prepared = ready(methods, head="seeds = 1", training="\n".join(["[training]", *lines]))
+    fits: dict[str, dict[str, Any]] = {}
+
+    def noted(real: Any, out: str) -> Any:
+        def fit(model: Any, data: Any, *args: Any, **settings: Any) -> Any:
+            weights = None if data.class_weights is None else len(data.class_weights)
+            fits[out + settings["out"].name] = settings | {"class_weights": weights}
+            return real(model, data, *args, **settings)
+
+        return fit
+
+    monkeypatch.setattr(halves, "fit", noted(halves.fit, "train "))
+    monkeypatch.setattr(surveying, "fit", noted(surveying.fit, "map "))
+    jobs = _jobs(prepared, prepared.plan.runs.values(), tmp_path / "runs")
+    assert {failure for _, failure in execute(jobs)} == {None}
+    (plain,) = (job for job in jobs if job.spec.is_plain)
+    (mapped,) = (job for job in jobs if job.spec.what == "map")
+    wanted = fits[f"train {plain.folder.name}"]
+    own = {"out", "dev", "on_progress", "accelerator", "fill", "select", "patience", "average", "checkpoint_epochs"}
+    runs = {f"map {mapped.folder.name}": 3, "map threshold-easy-1": 4, "map threshold-easy-2": 4}
+    for name, classes in runs.items():
+        found = fits[name]
+        assert wanted.keys() - own <= found.keys(), name
+        assert {k: found[k] for k in wanted.keys() - own} == {k: wanted[k] for k in wanted.keys() - own} | {
+            "class_weights": classes
+        }
 
 
 def test_what_is_kept_for_tables_is_little(ready: Any, tmp_path: Path) -> None:

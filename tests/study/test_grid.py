@@ -68,10 +68,25 @@ def test_a_filter_judges_as_much_of_the_data_as_is_trained_on(ready: Any) -> Non
 
 def test_the_filter_of_a_subset_judges_that_region(ready: Any) -> None:
     plan = ready("".join(f'[[method]]\nsubset = "{take}"\nfiltered = true\n' for take in ("ambiguous", "both"))).plan
-    for take, passes in (("ambiguous", 3), ("both", 5)):
+    for take, runs in (("ambiguous", 2), ("both", 4)):
         needed = _of(plan, subset=take)[0].needs["dynamics"]
         assert (needed.what, needed.judged) == ("map", take)
-        assert needed.samples == passes * 30 * needed.training.get("epochs", 3)
+        assert needed.samples == int((1 + 0.33 * runs) * 30 * needed.training["epochs"])
+
+
+def test_how_a_filter_judges_is_part_of_its_map(ready: Any) -> None:
+    ways = ("", 'filter_wording = "literal"\n', 'filter_on = "all"\n')
+    methods = "".join(
+        f'[[method]]\nname = "{k}"\nsubset = "easy"\nfiltered = true\n{way}' for k, way in enumerate(ways)
+    )
+    maps = _of(ready(methods, head="seeds = 1").plan, what="map")
+    assert [(spec.filter_wording, spec.filter_on) for spec in maps] == [
+        ("balanced", "region"),
+        ("literal", "region"),
+        ("balanced", "all"),
+    ]
+    assert [spec.samples for spec in maps] == [int(passes * 60) for passes in (1 + 0.33 * 2, 1 + 0.33 * 4, 3)]
+    assert len({spec.group for spec in maps}) == 3
 
 
 def test_runs_that_differ_only_in_seed_form_a_group(ready: Any) -> None:

@@ -96,21 +96,32 @@ def test_the_filter_judges_easy_samples_alone_by_two_runs_with_other_threshold_s
     assert verdicts is not None
     assert set(np.flatnonzero(verdicts.judged)) == set(easy)
     assert set(np.flatnonzero(verdicts.dropped)) <= set(easy)
-    assert done.figures["dropped_by_filter"] == verdicts.dropped.sum()
+    dropped = int(verdicts.dropped.sum())
+    assert done.figures["dropped_by_filter"] == dropped
+    assert done.figures["filter"] == {
+        "wording": "balanced",
+        "on": "region",
+        "percentile": 80.0,
+        "fraction": 0.33,
+        "regions": [{"region": "easy", "judged": len(easy), "dropped": dropped, "runs": 2}],
+    }
+    assert any("none of the 10 easy samples is dropped" in note for note in done.figures["notes"]) == (dropped == 0)
     said = pq.read_table(done.folder / "datamap.parquet")["kept"].to_pylist()
     assert said == [
         not gone if judged else None for judged, gone in zip(verdicts.judged, verdicts.dropped, strict=True)
     ]
     runs = [Dynamics.load(done.folder / f"threshold-easy-{turn}" / "dynamics.parquet") for turn in (1, 2)]
-    fakes = [set(np.flatnonzero(run.labels == 3)) for run in runs]
+    assert [run.ids for run in runs] == [tuple(tiny.examples(30).ids[row] for row in easy)] * 2
+    fakes = [set(easy[run.labels == 3]) for run in runs]
     assert all(fakes)
     assert not fakes[0] & fakes[1]
     assert fakes[0] | fakes[1] <= set(easy)
     assert [len(fake) for fake in fakes] == [len(easy) // 4] * 2
     # The first run judges all but its own threshold samples, which the second does.
     for run, fake, judged in zip(runs, fakes, (set(easy) - fakes[0], fakes[0]), strict=True):
-        cut = np.percentile(run.aum[sorted(fake)], 80)
-        assert [verdicts.dropped[row] for row in sorted(judged)] == [run.aum[row] < cut for row in sorted(judged)]
+        aum = dict(zip(easy, run.aum, strict=True))
+        cut = np.percentile([aum[row] for row in fake], 80)
+        assert {row: bool(verdicts.dropped[row]) for row in judged} == {row: aum[row] < cut for row in judged}
     assert sorted(p.name for p in (done.folder / "threshold-easy-1").iterdir()) == ["dynamics.parquet", "log.jsonl"]
 
 
@@ -133,7 +144,8 @@ def test_the_filter_judges_the_regions_it_is_asked_to_each_by_threshold_samples_
     for name, rows in regions.items():
         for turn in (1, 2):
             run = Dynamics.load(both.folder / f"threshold-{name}-{turn}" / "dynamics.parquet")
-            assert set(np.flatnonzero(run.labels == 3)) <= set(rows)
+            assert set(run.ids) == {tiny.examples(30).ids[row] for row in rows}
+            assert (run.labels == 3).sum() == len(rows) // 4
     assert both.verdicts is not None
     assert ambiguous.verdicts is not None
     assert set(np.flatnonzero(both.verdicts.judged)) == {*regions["easy"], *regions["ambiguous"]}
@@ -155,7 +167,7 @@ def test_the_filter_of_choices_gives_everyone_one_more_choice(mapped: Quick, che
     runs = [Dynamics.load(done.folder / f"threshold-easy-{turn}" / "dynamics.parquet") for turn in (1, 2)]
     sizes = examples.choice_counts
     assert sizes is not None
-    fakes = [set(np.flatnonzero(run.labels == sizes)) for run in runs]
+    fakes = [set(easy[run.labels == sizes[easy]]) for run in runs]
     assert not fakes[0] & fakes[1]
     assert fakes[0] | fakes[1] <= set(easy)
     for fake in fakes:
@@ -163,10 +175,24 @@ def test_the_filter_of_choices_gives_everyone_one_more_choice(mapped: Quick, che
         for size in counts:
             assert sum(sizes[row] == size for row in fake) <= sum(sizes[easy] == size) // (size + 1)
     for run, fake, judged in zip(runs, fakes, (set(easy) - fakes[0], fakes[0]), strict=True):
-        others = [row for row in range(48) if row not in fake]
-        assert run.labels[others].tolist() == examples.labels[others].tolist()
-        cut = np.percentile(run.aum[sorted(fake)], 80)
-        assert [verdicts.dropped[row] for row in sorted(judged)] == [run.aum[row] < cut for row in sorted(judged)]
+        labels, aum = (dict(zip(easy, values, strict=True)) for values in (run.labels, run.aum))
+        others = [row for row in easy if row not in fake]
+        assert [labels[row] for row in others] == examples.labels[others].tolist()
+        cut = np.percentile([aum[row] for row in fake], 80)
+        assert {row: bool(verdicts.dropped[row]) for row in judged} == {row: aum[row] < cut for row in judged}
+
+
+def test_the_filter_can_be_trained_on_all_samples_and_worded_as_in_the_paper(mapped: Quick) -> None:
+    whole = mapped("whole", filtered=True, filter_on="all")
+    runs = [Dynamics.load(whole.folder / f"threshold-easy-{turn}" / "dynamics.parquet") for turn in (1, 2)]
+    assert [run.ids for run in runs] == [tuple(tiny.examples(30).ids)] * 2
+    literal = mapped("literal", filtered=True, filter_wording="literal")
+    assert literal.figures["filter"]["regions"][0]["runs"] == 4
+    assert [place.name for place in sorted(literal.folder.glob("threshold-*"))] == [
+        f"threshold-easy-{turn}" for turn in (1, 2, 3, 4)
+    ]
+    with pytest.raises(InputError, match="filter_on was all, is region"):
+        mapped("whole", filtered=True)
 
 
 def test_the_trained_model_sees_everyone_once_more_whatever_is_recorded(mapped: Quick) -> None:
@@ -196,7 +222,7 @@ def test_a_lower_percentile_keeps_more(mapped: Quick) -> None:
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize(
-    ("stage", "step"), [("mapping", 2), ("mapping", 5), ("threshold run 1, easy", 1), ("threshold run 2, easy", 6)]
+    ("stage", "step"), [("mapping", 2), ("mapping", 5), ("threshold run 1, easy", 1), ("threshold run 2, easy", 3)]
 )
 def test_a_map_that_was_killed_goes_on_to_the_same_result(
     mapped: Quick, outcome: Any, stage: str, step: int, tmp_path: Path
@@ -253,6 +279,11 @@ def test_a_finished_or_another_map_is_not_touched(mapped: Quick, tree: Any, tmp_
         ({"filtered": True, "percentile": 100}, "--percentile must be between 0 and 100"),
         ({"filtered": True, "percentile": float("nan")}, "--percentile must be between 0 and 100"),
         ({"filtered": True, "fraction": 0.6}, "--fraction must be above 0 and at most 0.5, not 0.6"),
+        ({"filtered": True, "filter_wording": "loose"}, "--filter-wording is one of balanced, literal, not loose"),
+        ({"filtered": True, "filter_on": "easy"}, "--filter-on is one of region, all, not easy"),
+        ({"accumulate": 0}, "--accumulate must be at least 1"),
+        ({"precision": "fp8"}, "--precision must be one of auto, fp32, bf16"),
+        ({"class_weights": {"colour": 2.0}}, "class weights name 'colour'"),
         ({"filtered": True, "fraction": float("nan")}, "--fraction must be above 0 and at most 0.5"),
         ({"filtered": True, "examples": tiny.examples(9)}, "9 rows are too few for --filter"),
         ({"examples": Examples.from_texts(["a", "b"], ["x", "x"])}, "nothing to learn"),

@@ -5,7 +5,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calmix.cli.parsing import Augment, Judged, Record, check_apart
+from calmix.cli.parsing import (
+    Augment,
+    FilterOn,
+    FilterWording,
+    Judged,
+    Optimizer,
+    Precision,
+    Record,
+    Schedule,
+    check_apart,
+    weights,
+)
 from calmix.cli.showing import note, print_json, training_bar
 
 if TYPE_CHECKING:
@@ -34,7 +45,24 @@ def map_(
         int | None, typer.Option(help="Passes over the data; the map is read off all of them. Default: 3, or 30.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples per update. Default: 32, or 128.")] = None,
+    optimizer: Annotated[
+        Optimizer | None, typer.Option(help="sgd has Nesterov momentum. Default: adamw, or sgd.")
+    ] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate. Default: 5e-5, or 0.02.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay. Default: 0, or 5e-4.")] = None,
+    warmup: Annotated[float | None, typer.Option(help="Share of steps with a rising rate. Default: 0.1, or 0.")] = None,
+    schedule: Annotated[
+        Schedule | None, typer.Option(help="The learning rate after warm-up. Default: linear, or steps.")
+    ] = None,
+    clip: Annotated[float | None, typer.Option(help="Largest gradient norm; 0: any. Default: 1, or 0.")] = None,
+    accumulate: Annotated[int, typer.Option(help="Parts to cut a batch into, to save memory.")] = 1,
+    gradient_checkpointing: Annotated[
+        bool, typer.Option("--gradient-checkpointing", help="Recompute activations, to save memory.")
+    ] = False,
+    precision: Annotated[
+        Precision, typer.Option(help="auto: bf16 where the GPU, or processor, is faster with it.")
+    ] = Precision.auto,
+    class_weights: Annotated[str | None, typer.Option(help="`balanced`, or NAME=WEIGHT,NAME=WEIGHT.")] = None,
     max_length: Annotated[int, typer.Option(help="Tokens per text at most.")] = 256,
     image_size: Annotated[
         int | None,
@@ -43,18 +71,30 @@ def map_(
     augment: Annotated[Augment, typer.Option(help="Move and mirror images in training.")] = Augment.crop_flip,
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
     filtered: Annotated[
-        bool, typer.Option("--filter", help="Two more runs with threshold samples find mislabelled ones (TDMixUp).")
+        bool, typer.Option("--filter", help="More runs, with threshold samples, find mislabelled ones (TDMixUp).")
     ] = False,
     judged: Annotated[
-        Judged, typer.Option("--judge", help="The region that --filter judges; both takes four runs.")
+        Judged, typer.Option("--judge", help="The region that --filter judges; both takes twice as many runs.")
     ] = Judged.easy,
     percentile: Annotated[float, typer.Option(help="Of the threshold samples' AUM, for --filter.")] = 80.0,
     fraction: Annotated[
         float, typer.Option(help="Share of the data in a region that --filter judges: the recipe's or the subset's.")
     ] = 0.33,
+    filter_wording: Annotated[
+        FilterWording,
+        typer.Option(
+            help="Threshold samples of --filter. balanced: n / (c + 1) of the region's n samples of c classes become a "
+            "class that does not exist, two runs; literal: so many of each class get any other label, c + 1 runs."
+        ),
+    ] = FilterWording.balanced,
+    filter_on: Annotated[
+        FilterOn,
+        typer.Option(help="What the runs of --filter train on: the judged region, or all samples (drops hardly any)."),
+    ] = FilterOn.region,
     record: Annotated[
         Record, typer.Option(help="Record the training steps, or a pass after each epoch (a third more time).")
     ] = Record.training,
+    checkpoint_minutes: Annotated[float, typer.Option(help="Save state this often.")] = 10.0,
     clean: Annotated[
         Path | None, typer.Option(help="Also write TRAIN without the rows whose label looks wrong.")
     ] = None,
@@ -109,7 +149,16 @@ def map_(
                 model=model,
                 epochs=epochs,
                 batch_size=batch_size,
+                optimizer=None if optimizer is None else optimizer.value,
                 lr=lr,
+                weight_decay=weight_decay,
+                warmup=warmup,
+                schedule=None if schedule is None else schedule.value,
+                clip=clip,
+                accumulate=accumulate,
+                gradient_checkpointing=gradient_checkpointing,
+                precision=precision.value,
+                class_weights=weights(class_weights),
                 max_length=max_length,
                 image_size=image_size,
                 augment=augment.value,
@@ -118,7 +167,10 @@ def map_(
                 judged=judged.value,
                 percentile=percentile,
                 fraction=fraction,
+                filter_wording=filter_wording.value,
+                filter_on=filter_on.value,
                 record=record.value,
+                checkpoint_minutes=checkpoint_minutes,
                 columns={role: name for role, name in columns.items() if name is not None},
                 on_progress=None if bar is None else lambda _stage, progress: bar(progress),
                 on_done=complete,
@@ -148,8 +200,11 @@ def _print(figures: dict[str, Any], out: Path, clean: Path | None, page: Path | 
     counted = "1 epoch" if figures["epochs"] == 1 else f"{figures['epochs']} epochs"
     print(f"{figures['n']:,} samples mapped over {counted}, recorded on the {figures['recorded_on']}")
     print(f"{figures['label_issues']:,} labels look wrong: {out / 'label_issues.csv'}")
-    if figures["dropped_by_filter"] is not None:
-        print(f"{figures['dropped_by_filter']:,} samples are below the threshold samples and marked as not kept")
+    for one in (figures.get("filter") or {}).get("regions", []):
+        print(
+            f"filter: {one['dropped']:,} of {one['judged']:,} {one['region']} samples are below the threshold samples "
+            "and marked as not kept"
+        )
     if clean is not None:
         print(f"table without the suspects: {clean}")
     if page is not None:

@@ -15,10 +15,15 @@ if TYPE_CHECKING:
 __all__ = [
     "Augment",
     "DropoutRate",
+    "FilterOn",
+    "FilterWording",
     "Judged",
     "Members",
+    "Optimizer",
     "Passes",
+    "Precision",
     "Record",
+    "Schedule",
     "check_apart",
     "check_once",
     "named_files",
@@ -79,12 +84,49 @@ class Judged(StrEnum):
     both = "both"
 
 
+class FilterWording(StrEnum):
+    """Which samples of a region become threshold samples of the AUM filter."""
+
+    balanced = "balanced"
+    literal = "literal"
+
+
+class FilterOn(StrEnum):
+    """What the AUM filter's runs with threshold samples train on."""
+
+    region = "region"
+    all = "all"
+
+
 class Augment(StrEnum):
     """What is done to images in training."""
 
     crop_flip = "crop-flip"
     crop = "crop"
     none = "none"
+
+
+class Schedule(StrEnum):
+    """What the learning rate does after it has risen."""
+
+    linear = "linear"
+    constant = "constant"
+    steps = "steps"
+
+
+class Optimizer(StrEnum):
+    """What updates the weights."""
+
+    adamw = "adamw"
+    sgd = "sgd"
+
+
+class Precision(StrEnum):
+    """The arithmetic of training."""
+
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
 
 
 class Record(StrEnum):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calmix.cli.parsing import Augment, Record, named_files, pairs, weights
+from calmix.cli.parsing import Augment, Optimizer, Precision, Record, Schedule, named_files, pairs, weights
 from calmix.cli.showing import figures_table, generations_table, guarantee_lines, note, plain, print_json, training_bar
 from calmix.errors import InputError
 
@@ -22,29 +22,12 @@ Command = Callable[..., None]
 _DATA, _TRAINING, _RUN = "Data", "Training", "Run"
 
 
-class _Schedule(StrEnum):
-    linear = "linear"
-    constant = "constant"
-    steps = "steps"
-
-
-class _Optimizer(StrEnum):
-    adamw = "adamw"
-    sgd = "sgd"
-
-
 class _Select(StrEnum):
     nll_ts = "nll-ts"
     nll = "nll"
     accuracy = "accuracy"
     mcc = "mcc"
     none = "none"
-
-
-class _Precision(StrEnum):
-    auto = "auto"
-    fp32 = "fp32"
-    bf16 = "bf16"
 
 
 def train(
@@ -125,7 +108,7 @@ def train(
         typer.Option(help="Samples per update, over all processes. Default: 32, or 128.", rich_help_panel=_TRAINING),
     ] = None,
     optimizer: Annotated[
-        _Optimizer | None,
+        Optimizer | None,
         typer.Option(help="sgd has Nesterov momentum. Default: adamw, or sgd.", rich_help_panel=_TRAINING),
     ] = None,
     lr: Annotated[
@@ -143,7 +126,7 @@ def train(
         typer.Option(help="Share of steps with a rising rate. Default: 0.1, or 0.", rich_help_panel=_TRAINING),
     ] = None,
     schedule: Annotated[
-        _Schedule | None,
+        Schedule | None,
         typer.Option(help="The learning rate after warm-up. Default: linear, or steps.", rich_help_panel=_TRAINING),
     ] = None,
     clip: Annotated[
@@ -159,9 +142,9 @@ def train(
         ),
     ] = False,
     precision: Annotated[
-        _Precision,
+        Precision,
         typer.Option(help="auto: bf16 where the GPU, or processor, is faster with it.", rich_help_panel=_TRAINING),
-    ] = _Precision.auto,
+    ] = Precision.auto,
     select: Annotated[
         _Select,
         typer.Option(

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
         random_partners,
         set_partners,
     )
-    from calmix.dynamics.thresholds import Relabelling, aum_filter, aum_filter_pair, threshold_pair, threshold_samples
+    from calmix.dynamics.thresholds import (
+        Relabelling,
+        ThresholdRun,
+        aum_filter,
+        aum_filter_pair,
+        threshold_pair,
+        threshold_runs,
+        threshold_samples,
+    )
     from calmix.dynamics.values import Dynamics, Pass
 
 # File → names. Resolved on first use: a saved map can be read and cut into regions without torch.
@@ -30,7 +38,7 @@ _HOMES = {
     "saliency": "batch_partners cosine head_cosine residual saliency_map two_class_vectors",
     "searching": "Vectors distinct_partners farthest_of_drawn nearest_of_all nearest_of_three_classes random_partners "
     "set_partners",
-    "thresholds": "Relabelling aum_filter aum_filter_pair threshold_pair threshold_samples",
+    "thresholds": "Relabelling ThresholdRun aum_filter aum_filter_pair threshold_pair threshold_runs threshold_samples",
     "values": "Dynamics Pass",
 }
 _LAZY = {name: f"calmix.dynamics.{home}" for home, names in _HOMES.items() for name in names.split()}
@@ -44,6 +52,7 @@ __all__ = [
     "Recorder",
     "Region",
     "Relabelling",
+    "ThresholdRun",
     "Vectors",
     "absent_classes",
     "aum_filter",
@@ -65,6 +74,7 @@ __all__ = [
     "saliency_map",
     "set_partners",
     "threshold_pair",
+    "threshold_runs",
     "threshold_samples",
     "two_class_vectors",
 ]

@@ -1,14 +1,28 @@
 """Threshold samples: how low the AUM of a sample falls whose label is known to be wrong."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calmix.dynamics.values import Dynamics
 
-__all__ = ["Relabelling", "aum_filter", "aum_filter_pair", "threshold_pair", "threshold_samples"]
+__all__ = [
+    "WORDINGS",
+    "Relabelling",
+    "ThresholdRun",
+    "Wording",
+    "aum_filter",
+    "aum_filter_pair",
+    "threshold_pair",
+    "threshold_runs",
+    "threshold_samples",
+]
+
+Wording = Literal["balanced", "literal"]
+"""Which samples become threshold samples: see `threshold_samples`."""
+WORDINGS: tuple[Wording, ...] = get_args(Wording)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +42,21 @@ class Relabelling:
         return changed
 
 
+@dataclass(frozen=True, eq=False)
+class ThresholdRun:
+    """A training run with threshold samples, and the samples that it judges, none of which is one of them."""
+
+    thresholds: Relabelling
+    judged: NDArray[np.int64]
+
+
 def threshold_samples(
     labels: ArrayLike,
     n_classes: int | ArrayLike,
     rows: ArrayLike,
     rng: np.random.Generator,
     *,
-    wording: Literal["balanced", "literal"] = "balanced",
+    wording: Wording = "balanced",
 ) -> Relabelling:
     """Return the threshold samples of a region: which of its rows to relabel, and to what.
 
@@ -48,17 +70,14 @@ def threshold_samples(
     For multiple choice `n_classes` are the choices of each sample, and the fake class is one more choice. Samples
     with equally many choices are a region of their own; their classes are the places of the right choice.
     """
-    if wording not in ("balanced", "literal"):
-        raise ValueError(f"wording is 'balanced' or 'literal', not {wording!r}")
+    _check_wording(wording)
     found = []
     for size, part in _by_size(n_classes, rows):
         gold, members, by_class = _grouped(labels, size, part, rng)
         if wording == "literal":
             per_class = len(members) // (size + 1)
             chosen = np.sort(np.concatenate([some[:per_class] for some in by_class]))
-            # A draw from the labels that are not one's own: skip over it.
-            drawn = rng.integers(size, size=len(chosen))
-            found.append(Relabelling(chosen, drawn + (drawn >= gold[chosen])))
+            found.append(_any_other(chosen, gold, size, rng))
         else:
             found.append(_fake(_shares(members, by_class, size, rng), by_class, 0, size))
     return _joined(found)
@@ -75,6 +94,46 @@ def threshold_pair(
         first.append(_fake(shares, by_class, 0, size))
         second.append(_fake(shares, by_class, 1, size))
     return _joined(first), _joined(second)
+
+
+def threshold_runs(
+    labels: ArrayLike,
+    n_classes: int | ArrayLike,
+    rows: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    wording: Wording = "balanced",
+) -> list[ThresholdRun]:
+    """Return the runs that together judge every sample of a region once, each time with its own label.
+
+    "balanced" takes two runs (`threshold_pair`). "literal" relabels most of the region, so that it takes c + 1: in
+    each, another (c + 1)-th of every class keeps its labels and is judged, and n / (c + 1) of the rest of each class
+    get any other label.
+    """
+    _check_wording(wording)
+    if wording == "balanced":
+        first, second = threshold_pair(labels, n_classes, rows, rng)
+        others = np.setdiff1d(np.asarray(rows, dtype=np.int64), first.rows)
+        return [ThresholdRun(first, others), ThresholdRun(second, first.rows)]
+    parts = _by_size(n_classes, rows)
+    turns = max((size for size, _ in parts), default=0) + 1
+    fakes: list[list[Relabelling]] = [[] for _ in range(turns)]
+    judged: list[list[NDArray[np.int64]]] = [[] for _ in range(turns)]
+    for size, part in parts:
+        gold, members, by_class = _grouped(labels, size, part, rng)
+        shares = [np.array_split(some, size + 1) for some in by_class]
+        for turn in range(turns):
+            # Samples with fewer choices than others have had their turn: they only add threshold samples.
+            own = turn % (size + 1)
+            rest = [np.concatenate(share[own + 1 :] + share[:own]) for share in shares]
+            chosen = np.sort(np.concatenate([some[: len(members) // (size + 1)] for some in rest]))
+            fakes[turn].append(_any_other(chosen, gold, size, rng))
+            judged[turn] += [share[turn] for share in shares if turn <= size]
+    return [
+        ThresholdRun(_joined(fake), np.sort(np.concatenate(seen)))
+        for fake, seen in zip(fakes, judged, strict=True)
+        if seen
+    ]
 
 
 def aum_filter(dynamics: Dynamics, thresholds: Relabelling | ArrayLike, *, k: float = 80) -> NDArray[np.int64]:
@@ -110,6 +169,20 @@ def aum_filter_pair(
         raise ValueError("the two runs share threshold samples, which neither can judge: see threshold_pair")
     again = np.intersect1d(one, aum_filter(second, second_thresholds, k=k))
     return np.union1d(aum_filter(first, first_thresholds, k=k), again)
+
+
+def _check_wording(wording: str) -> None:
+    if wording not in WORDINGS:
+        raise ValueError(f"wording is {' or '.join(map(repr, WORDINGS))}, not {wording!r}")
+
+
+def _any_other(
+    rows: NDArray[np.int64], gold: NDArray[np.int64], n_classes: int, rng: np.random.Generator
+) -> Relabelling:
+    """Give the rows any label but their own, the fake one included."""
+    drawn = rng.integers(n_classes, size=len(rows))
+    # A draw from the labels that are not one's own: skip over it.
+    return Relabelling(rows, drawn + (drawn >= gold[rows]))
 
 
 def _rows(thresholds: Relabelling | ArrayLike) -> NDArray[np.int64]:

@@ -47,6 +47,7 @@ def study_page(file: Path) -> str:
         tables=_tables(entries, study, methods),
         done=sum(run["status"] == "finished" for run in runs),
         runs=runs,
+        filters=found.get("filters", []),
         failed=[run for run in runs if run["status"] == "failed"],
         made=json.dumps({name: found[name] for name in ("calmix", "versions", "study")}, indent=2, ensure_ascii=False),
         short=model_title,

@@ -9,18 +9,22 @@ from typing import Any
 
 from calmix.data.origin import closest
 from calmix.data.tasks import Task, builtin_tasks, checked_keys, checked_table, checked_truth, parse_task
+from calmix.dynamics.thresholds import WORDINGS, Wording
 from calmix.errors import InputError
 from calmix.mixing import choose
 from calmix.study import checking
 from calmix.study.papers import PaperFigures, parse_paper, read_paper
+from calmix.training.filtering import FILTER_ON, FilterOn
 from calmix.training.optimising import check_hyper
 
-__all__ = ["Method", "Study", "read_study"]
+__all__ = ["OF_A_KEPT_MODEL", "TRAINING", "Method", "Study", "read_study", "recipe_beside"]
 
 # What [training] may set: those of `calmix.train`'s options that belong neither to a task, a method nor a seed.
 _CHECKED = ("epochs", "batch_size", "optimizer", "lr", "weight_decay", "warmup", "schedule", "clip", "accumulate",
             "max_length", "image_size", "augment", "select", "patience", "precision", "average")  # fmt: skip
 TRAINING = [*_CHECKED, "class_weights", "gradient_checkpointing"]
+OF_A_KEPT_MODEL = ("select", "patience", "average")
+"""Those of them that say which weights are kept: a map has no dev data to choose by, and keeps none."""
 FIGURES = ("accuracy", "mcc", "macro_f1", "ece", "oe", "nll", "brier", "debiased_ece", "adaptive_ece",
            "classwise_ece", "smooth_ece", "mce", "aurc", "seconds")  # fmt: skip
 _SHOWN = ("accuracy", "ece", "oe", "nll", "brier", "debiased_ece", "aurc", "seconds")
@@ -49,6 +53,10 @@ class Method:
     """Of the threshold samples' AUM, for the filter."""
     judged: str = "easy"
     """The region a filter judges: for maps, which follow from the rows."""
+    filter_wording: Wording = "balanced"
+    """Which samples become threshold samples: see `calmix.dynamics.threshold_samples`."""
+    filter_on: FilterOn = "region"
+    """What the runs with threshold samples train on."""
     online: bool = False
     teacher: str = ""
     """The row whose runs teach it, for recipes that learn from a teacher: the run of the same seed."""
@@ -113,7 +121,7 @@ def read_study(path: Path) -> Study:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     _refuse_code_from_elsewhere(values, path)
-    study = parse_study(values, str(path), path.stem)
+    study = parse_study(values, str(path), path.stem, path.parent)
     paper = parse_paper(values.get("paper"), f"{path}: [paper]")
     return study if paper is None else replace(study, paper=read_paper(paper, path.parent))
 
@@ -124,19 +132,26 @@ def _refuse_code_from_elsewhere(values: Mapping[str, Any], path: Path) -> None:
     for table in methods if isinstance(methods, list) else ():
         recipe = table.get("recipe") if isinstance(table, Mapping) else None
         place, colon, _ = recipe.rpartition(":") if isinstance(recipe, str) else ("", "", "")
-        if colon and not (place.endswith(".py") and Path(place).resolve().is_relative_to(path.parent.resolve())):
+        inside = (path.parent / place).resolve().is_relative_to(path.parent.resolve())
+        if colon and not (place.endswith(".py") and inside):
             raise InputError(
                 f"{path}: recipe {recipe!r}: a study's own methods are in .py files in its folder, {path.parent}"
             )
 
 
-def parse_study(values: Mapping[str, Any], where: str, name: str) -> Study:
+def recipe_beside(recipe: str, folder: Path) -> str:
+    """Return what a recipe is found by: a file of one's own is in the study's folder, wherever the command is given."""
+    place, colon, function = recipe.rpartition(":")
+    return f"{folder / place}:{function}" if colon and place.endswith(".py") else recipe
+
+
+def parse_study(values: Mapping[str, Any], where: str, name: str, folder: Path) -> Study:
     """Return the study in a parsed TOML file, without the paper's figures."""
     known = ["title", "note", "tasks", "models", "seeds", "baseline", "bins", "spread", "keep", "figures", "training",
              "task", "method", "paper", "map_model"]  # fmt: skip
     checked_keys(values, known, where)
     tasks = _tasks(values, where)
-    methods = _methods(values, where, tasks)
+    methods = _methods(values, where, tasks, folder)
     names = [method.name for method in methods]
     baseline = values.get("baseline", names[0])
     if baseline not in names:
@@ -203,13 +218,13 @@ def _tasks(values: Mapping[str, Any], where: str) -> tuple[Task, ...]:
     return tuple(found)
 
 
-def _methods(values: Mapping[str, Any], where: str, tasks: tuple[Task, ...]) -> tuple[Method, ...]:
+def _methods(values: Mapping[str, Any], where: str, tasks: tuple[Task, ...], folder: Path) -> tuple[Method, ...]:
     tables = values.get("method", [])
     if not isinstance(tables, list) or not tables:
         raise InputError(f"{where}: needs at least one [[method]]")
     methods: list[Method] = []
     for table in tables:
-        methods += _method(table, f"{where}: [[method]] {len(methods) + 1}", [task.name for task in tasks])
+        methods += _method(table, f"{where}: [[method]] {len(methods) + 1}", [task.name for task in tasks], folder)
     names = [method.name for method in methods]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -229,7 +244,7 @@ def _methods(values: Mapping[str, Any], where: str, tasks: tuple[Task, ...]) -> 
     return tuple(methods)
 
 
-def _method(table: Mapping[str, Any], where: str, tasks: list[str]) -> list[Method]:
+def _method(table: Mapping[str, Any], where: str, tasks: list[str], folder: Path) -> list[Method]:
     """Return the rows of one [[method]]: several where an option is varied."""
     checked_keys(table, [*(f.name for f in fields(Method) if f.name not in ("of", "members", "disjoint", "judged")),
                          "ensemble", "vary"], where)  # fmt: skip
@@ -252,6 +267,8 @@ def _method(table: Mapping[str, Any], where: str, tasks: list[str]) -> list[Meth
     if not isinstance(method.fraction, int | float) or not 0 < method.fraction <= 0.5:
         raise InputError(f"{where}.fraction: must be above 0 and at most 0.5, not {method.fraction}")
     checking.percentile(method.percentile, f"{where}.percentile")
+    checking.one_of(method.filter_wording, WORDINGS, f"{where}.filter_wording")
+    checking.one_of(method.filter_on, FILTER_ON, f"{where}.filter_on")
     checked_keys(method.tasks, tasks, f"{where}.tasks")
     for task, changes in method.tasks.items():
         checked_keys(changes, ["options", "training", "percentile"], f"{where}.tasks.{task}")
@@ -269,7 +286,7 @@ def _method(table: Mapping[str, Any], where: str, tasks: list[str]) -> list[Meth
             for value in choices
         ]
     for row in rows:
-        _check_recipe(row, tasks, where)
+        _check_recipe(row, tasks, where, folder)
     return rows
 
 
@@ -286,11 +303,11 @@ def _check_teacher(method: Method, methods: list[Method], where: str) -> None:
         raise InputError(f"{where}: {method.name} learns from {method.teacher!r}, which skips tasks it does not")
 
 
-def _check_recipe(method: Method, tasks: list[str], where: str) -> None:
+def _check_recipe(method: Method, tasks: list[str], where: str, folder: Path) -> None:
     """Refuse a recipe that is not there, options it has not, and guidance it does not take."""
     for task in tasks:
         try:
-            recipe = choose(method.recipe, method.options_on(task))
+            recipe = choose(recipe_beside(method.recipe, folder), method.options_on(task))
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         if recipe.taught != bool(method.teacher):

@@ -20,7 +20,8 @@ from calmix.study.working import Storage
 from calmix.training import json_safe, measure
 from calmix.training.folder import read_run
 
-__all__ = ["FIGURE_COLUMNS", "Predictions", "collect", "figures_table", "predictions_of"]
+__all__ = ["FIGURE_COLUMNS", "Predictions", "collect", "figures_table", "filter_counts",
+           "predictions_of"]  # fmt: skip
 
 _DEFAULT_BINS = 15
 
@@ -68,6 +69,28 @@ def collect(plan: Plan, storage: Storage) -> list[dict[str, Any]]:
                     {**about, **place, "scaled": scaled, "temperature": temperature, "n": measured["n"], **values}
                 )
     return rows
+
+
+def filter_counts(plan: Plan, storage: Storage) -> list[dict[str, Any]]:
+    """Return how many samples each finished AUM filter judged and dropped, by region, and for which methods."""
+    counts: list[dict[str, Any]] = []
+    for spec in plan.runs.values():
+        if spec.what != "map" or not storage.finished(spec.key):
+            continue
+        users = [
+            cell.method
+            for cell in plan.cells
+            if any(spec.key in (needed.key for needed in plan.runs[key].builds_on) for key in cell.runs)
+        ]
+        found = _metrics(storage.folder(spec.key)).get("filter") or {}
+        about = {"run": spec.key, "task": spec.task, "model": spec.model, "seed": spec.seed}
+        about |= {"methods": list(dict.fromkeys(users)), "percentile": spec.percentile}
+        about |= {"wording": spec.filter_wording, "on": spec.filter_on}
+        counts += [
+            {**about, **{name: one[name] for name in ("region", "judged", "dropped")}}
+            for one in found.get("regions", [])
+        ]
+    return counts
 
 
 def figures_table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:

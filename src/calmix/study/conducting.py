@@ -48,7 +48,7 @@ class Order:
     folders: tuple[Path | None, ...] = ()
     """Where files are looked for, once that has been found out."""
     place: Path | None = None
-    """Where the command was given: relative names of models and of methods of one's own begin there."""
+    """Where the command was given: relative names of models begin there."""
 
 
 @dataclass(frozen=True, eq=False)

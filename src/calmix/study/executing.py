@@ -16,6 +16,7 @@ from pyarrow import parquet
 from calmix.data import Examples, read_table, write_table
 from calmix.data.gathering import TaskSets
 from calmix.errors import InputError, TrainingError
+from calmix.study.asking import OF_A_KEPT_MODEL
 from calmix.study.grid import Library, Spec
 from calmix.training import FinishedRun, Progress, survey, train
 from calmix.training.folder import is_finished
@@ -44,6 +45,8 @@ class Job:
     """The folder of the run that it learns from."""
     model: str = ""
     """What its model is loaded by."""
+    recipe: str = ""
+    """What its recipe is found by."""
     lean: bool = False
     """Whether only figures are wanted."""
 
@@ -60,8 +63,8 @@ def job_of(spec: Spec, folders: Mapping[str, Path], library: Library, *, lean: b
     """Return the job of a run whose needs are met; `folders` has every run's folder by key."""
     given = {name: folders[needed.key] for name, needed in spec.needs.items()}
     sets = library.sets(spec.task, spec.seed)
-    model = library.model(spec.model)
-    return Job(spec, folders[spec.key], sets, given.get("dynamics"), given.get("teacher"), model, lean)
+    model, recipe = library.model(spec.model), library.recipe(spec.recipe)
+    return Job(spec, folders[spec.key], sets, given.get("dynamics"), given.get("teacher"), model, recipe, lean)
 
 
 def execute(jobs: Sequence[Job], *, on_progress: OnProgress | None = None) -> Iterator[tuple[Job, Failure | None]]:
@@ -135,17 +138,6 @@ def _failure(error: Exception) -> Failure | None:
 def _run(job: Job, on_progress: OnProgress | None) -> None:
     spec = job.spec
     if spec.what == "map":
-        hyper = (
-            "epochs",
-            "batch_size",
-            "lr",
-            "weight_decay",
-            "warmup",
-            "max_length",
-            "optimizer",
-            "image_size",
-            "augment",
-        )
         survey(
             job.sets.train,
             out=job.folder,
@@ -155,8 +147,10 @@ def _run(job: Job, on_progress: OnProgress | None) -> None:
             judged=spec.judged,
             percentile=spec.percentile,
             fraction=spec.fraction,
+            filter_wording=spec.filter_wording,
+            filter_on=spec.filter_on,
             on_progress=None if on_progress is None else lambda _stage, progress: on_progress(progress),
-            **{name: value for name, value in spec.training.items() if name in hyper},
+            **{name: value for name, value in spec.training.items() if name not in OF_A_KEPT_MODEL},
         )
         return
     train(**_asked(job, on_progress))
@@ -171,7 +165,7 @@ def _asked(job: Job, on_progress: OnProgress | None) -> dict[str, Any]:
         "test": job.sets.test,
         "ood": job.sets.ood,
         "model": job.model or spec.model,
-        "recipe": spec.recipe,
+        "recipe": job.recipe or spec.recipe,
         "options": spec.options,
         "out": job.folder,
         "seed": spec.seed,

@@ -14,10 +14,12 @@ import numpy as np
 from calmix.data import Examples
 from calmix.data.gathering import TaskSets, gather, has_inside, sampled
 from calmix.data.tasks import Task
+from calmix.dynamics.thresholds import Wording
 from calmix.errors import InputError
 from calmix.mixing import choose
 from calmix.models import identity, is_sentence_cnn, resolve
-from calmix.study.asking import Method, Study, check_training
+from calmix.study.asking import Method, Study, check_training, recipe_beside
+from calmix.training.filtering import FilterOn
 from calmix.training.folder import config_hash
 from calmix.training.naming import recipe_name
 from calmix.training.preparing import class_weights_of
@@ -47,6 +49,8 @@ class Spec:
     percentile: float = 80.0
     judged: str = "easy"
     """The region that the map's filter judges."""
+    filter_wording: Wording = "balanced"
+    filter_on: FilterOn = "region"
     online: bool = False
     scaled_teacher: bool = True
     needs: Mapping[str, "Spec"] = field(default_factory=dict)
@@ -137,6 +141,10 @@ class Library:
             self._drawn[task, seed] = sampled(found.train, samples, seed)
         return TaskSets(self._drawn[task, seed], found.dev, found.test, found.ood)
 
+    def recipe(self, name: str) -> str:
+        """Return what a recipe is found by: a file of one's own is in the study's folder."""
+        return recipe_beside(name, Path(self.where).parent)
+
     def model(self, name: str) -> str:
         """Return what a model is loaded by: a sentence CNN's word vectors may lie where the data is."""
         name = self.places.get(name, name)
@@ -219,7 +227,7 @@ class _Planner:
         training = {**settings, **task.training, **method.training, **here.get("training", {})}
         check_training(training, f"method {method.name} on {task.name}")
         options = method.options_on(task.name)
-        recipe = choose(method.recipe, options)
+        recipe = choose(self.library.recipe(method.recipe), options)
         needs = {}
         if method.subset or (recipe.guide is not None and not (method.online or recipe.online)):
             # Guided by plain training with the settings of this very run.
@@ -231,6 +239,8 @@ class _Planner:
                     training=training,
                     filtered=True,
                     percentile=percentile,
+                    filter_wording=method.filter_wording,
+                    filter_on=method.filter_on,
                     judged=method.subset or "easy",
                     fraction=method.fraction if method.subset else options.get("fraction", method.fraction),
                 )
@@ -256,11 +266,13 @@ class _Planner:
         shared = {
             "what": what,
             "model": self.models[model],
-            "recipe": recipe_name(method.recipe),
+            "recipe": recipe_name(self.library.recipe(method.recipe)),
             "options": dict(options),
             "training": dict(sorted(training.items())),
             "subset": [method.subset, method.fraction] if method.subset else None,
-            "filtered": [method.percentile, method.judged, method.fraction] if method.filtered else None,
+            "filtered": [method.percentile, method.judged, method.fraction, method.filter_wording, method.filter_on]
+            if method.filtered
+            else None,
             "online": method.online or None,
             "scaled_teacher": method.scaled_teacher if method.teacher else None,
         }
@@ -282,6 +294,8 @@ class _Planner:
             filtered=method.filtered,
             percentile=method.percentile,
             judged=method.judged,
+            filter_wording=method.filter_wording,
+            filter_on=method.filter_on,
             online=method.online,
             scaled_teacher=method.scaled_teacher,
             needs=needs,
@@ -293,5 +307,9 @@ def _samples(train: Examples, training: Mapping[str, Any], method: Method, what:
     counts = train.choice_counts
     rows = len(train) if counts is None else int(np.sum(counts))
     share = {"": 1.0, "both": 2 * method.fraction}.get(method.subset, method.fraction)
-    passes = 1 if what == "train" else 5 if method.judged == "both" else 3
+    passes = 1.0
+    if what == "map":
+        classes = len(train.label_names) if counts is None else int(counts.max())
+        runs = (2 if method.judged == "both" else 1) * (2 if method.filter_wording == "balanced" else classes + 1)
+        passes += runs * (method.fraction if method.filter_on == "region" else 1.0)
     return int(rows * share * training.get("epochs", 3) * passes)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from calmix._version import __version__
 from calmix.data import write_json, write_table, write_text
 from calmix.report.titles import DECIMALS, TITLES, model_title
-from calmix.study.collecting import figures_table
+from calmix.study.collecting import figures_table, filter_counts
 from calmix.study.grid import Plan
 from calmix.study.papers import PaperFigures
 from calmix.study.tabulating import Column, Entry, Table
@@ -92,11 +92,25 @@ def markdown(plan: Plan, storage: Storage, tables: Sequence[Table]) -> str:
         lines.append("")
         if study.paper is not None:
             lines += _beside(table, study.paper)
+    lines += _filters(filter_counts(plan, storage))
     if failed:
         lines += ["## Runs that failed", ""]
         lines += [f"- {f['task']}, {f['recipe']}, seed {f['seed']}: {_line(f['error'])}" for f in failed.values()]
         lines.append("")
     return "\n".join(lines)
+
+
+def _filters(counts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how many samples the AUM filters dropped, as a list."""
+    if not counts:
+        return []
+    lines = ["## What the AUM filters dropped", ""]
+    for one in counts:
+        place = f"{one['task']}, {_line(model_title(one['model']))}, seed {one['seed']}"
+        share = f"{one['dropped']:,} of {one['judged']:,} {one['region']} samples"
+        heed = "" if one["dropped"] else ": these rows are trained as without a filter"
+        lines.append(f"- {_line(', '.join(one['methods']))} ({place}): {share}{heed}")
+    return [*lines, ""]
 
 
 def _beside(table: Table, paper: PaperFigures) -> list[str]:
@@ -208,6 +222,7 @@ def _everything(
         "made_with": _made_with(plan, storage),
         "study": json_safe(asked),
         "runs": json_safe(runs),
+        "filters": json_safe(filter_counts(plan, storage)),
         "rows": json_safe([dict(row) for row in rows]),
         "tables": json_safe(entries_table(tables).to_pylist()),
     }

@@ -1,9 +1,9 @@
 """`calmix map`: plain training for the sake of its dynamics, over every sample of a table."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,22 @@ import torch
 
 from calmix.data import Examples, write_json
 from calmix.dynamics import Dynamics, label_issues
-from calmix.dynamics.cartography import check_fraction
+from calmix.dynamics.thresholds import Wording
 from calmix.errors import InputError
 from calmix.mixing import choose
 from calmix.models import Augment, identity, resolve
 from calmix.training.batches import training_set
 from calmix.training.cutting import cut_notes, read_cuts, retried
 from calmix.training.defaults import with_defaults
-from calmix.training.filtering import JUDGED, Verdicts, check_enough, judge
+from calmix.training.filtering import Filter, FilterCount, FilterOn, Verdicts, filter_notes, judge
 from calmix.training.folder import RECORDED, abandon, begin_run, find_run, locked, tidy
 from calmix.training.guiding import Guidance, Record
-from calmix.training.launching import accelerator_for, from_main, precision_for, processes, threads_here
+from calmix.training.launching import Precision, accelerator_for, from_main, precision_for, processes, threads_here
 from calmix.training.loop import Progress, fit, predict_everywhere
 from calmix.training.mapping import map_notes, write_map
 from calmix.training.networks import load_network
 from calmix.training.optimising import OptimizerName, Schedule, check_hyper
-from calmix.training.preparing import check_learnable
+from calmix.training.preparing import ClassWeights, check_learnable, class_weights_of
 
 __all__ = ["Survey", "survey"]
 
@@ -57,14 +57,20 @@ def survey(
     warmup: float | None = None,
     schedule: Schedule | None = None,
     clip: float | None = None,
+    accumulate: int = 1,
     max_length: int = 256,
     image_size: int | None = None,
     augment: Augment = "crop-flip",
+    class_weights: ClassWeights | None = None,
+    precision: Precision = "auto",
+    gradient_checkpointing: bool = False,
     seed: int = 0,
     filtered: bool = False,
     judged: str = "easy",
     percentile: float = 80.0,
     fraction: float = 0.33,
+    filter_wording: Wording = "balanced",
+    filter_on: FilterOn = "region",
     record: Record = "training",
     checkpoint_minutes: float = 10.0,
     columns: Mapping[str, str] | None = None,
@@ -80,7 +86,10 @@ def survey(
     samples, Pleiss et al. 2020; Park & Caragea, NAACL 2022) judge every easy sample: those whose AUM is below
     the `percentile` of the threshold samples' are marked as not kept. `judged` may be `ambiguous` instead, or
     `both`, which takes two runs for each region. `fraction` is the share of the data in a region, which is to be that
-    of the recipe or the subset that the filter is for.
+    of the recipe or the subset that the filter is for. These runs train on the region alone, as the paper's do, or,
+    with `filter_on="all"`, on all samples, where practically nothing is dropped. With `filter_wording="literal"`
+    threshold samples are n / (c + 1) of the n samples *for each class*, as the paper's text says, relabelled to any
+    other class; that takes c + 1 runs for c classes.
 
     `record` says which logits are recorded, in all of these runs: see `calmix.train`. `columns` are those that were
     named to read the examples, by what they hold, for the commands that read the same table later.
@@ -95,12 +104,18 @@ def survey(
         "warmup": warmup,
         "schedule": schedule,
         "clip": clip,
+        "accumulate": accumulate,
         "seed": seed,
     }
     hyper = check_hyper(with_defaults(asked, pretrained))
     looks = check_hyper({"image_size": image_size, "augment": augment})
     check_hyper({"max_length": max_length, "checkpoint_minutes": checkpoint_minutes, "record": record})
-    _check(examples, filtered, judged, percentile, fraction)
+    check_hyper({"precision": precision})
+    check_learnable(examples)
+    weights = class_weights_of(examples, class_weights)
+    by = Filter(judged=judged, fraction=fraction, percentile=percentile, wording=filter_wording, on=filter_on)
+    if filtered:
+        by.check(examples)
     config = {
         "command": "map",
         "model": model,
@@ -108,32 +123,38 @@ def survey(
         **hyper,
         **(looks if examples.kind == "image" else {}),
         "max_length": max_length,
+        "accumulate": None if hyper["accumulate"] == 1 else hyper["accumulate"],
+        "class_weights": None if weights is None else weights.tolist(),
+        "gradient_checkpointing": gradient_checkpointing or None,
         "filtered": filtered,
         "percentile": percentile if filtered else None,
         "judged": judged if filtered else None,
         "fraction": fraction if filtered else None,
+        "filter_wording": filter_wording if filtered else None,
+        "filter_on": filter_on if filtered else None,
         "record": None if record == "training" else record,
         "data": {"train": examples.digest()},
     }
 
     def made() -> Survey:
         with ExitStack() as held:
-            decided: dict[str, Any] = {"precision": precision_for("auto"), "threads": threads_here()}
+            decided: dict[str, Any] = {"precision": precision_for(precision), "threads": threads_here()}
             decided = from_main(partial(_claim, held, out, config, decided))
+            if precision not in ("auto", decided["precision"]):
+                raise InputError(f"{out}: the map there was begun in {decided['precision']}; give another --out")
             torch.set_num_threads(decided["threads"])
 
             def recorded(data: Examples, folder: Path, stage: str) -> Dynamics:
                 show = None if on_progress is None else partial(on_progress, stage)
                 look = folder == out and record == "training"
-                reads = {"max_length": max_length, **looks}
-                settings = (hyper, reads, record, decided["precision"], checkpoint_minutes)
+                reads = {"max_length": max_length, **looks, "gradient_checkpointing": gradient_checkpointing}
+                settings = (hyper, reads, class_weights, record, decided["precision"], checkpoint_minutes)
                 return _recorded(data, folder, pretrained, *settings, show, last_look=look)
 
             dynamics = recorded(examples, out, "mapping")
-            verdicts = None
-            if filtered:
-                verdicts = judge(examples, dynamics, judged, out, percentile, seed, recorded, fraction=fraction)
-            figures = _figures(dynamics, verdicts)
+            verdicts, counts = judge(examples, dynamics, by, out, seed, recorded) if filtered else (None, [])
+            figures = {**_figures(dynamics, verdicts), "filter": _filter_figures(by, counts) if filtered else None}
+            figures["notes"] += filter_notes(counts)
             figures["notes"] += cut_notes(read_cuts(out).made, "erm")
             figures["columns"] = dict(columns or {})
             done = Survey(out, dynamics, verdicts, figures)
@@ -141,19 +162,6 @@ def survey(
         return done
 
     return retried(made)
-
-
-def _check(examples: Examples, filtered: bool, judged: str, percentile: float, fraction: float) -> None:
-    """Refuse what cannot be mapped, before anything is written."""
-    check_learnable(examples)
-    if not filtered:
-        return
-    if not 0 < percentile < 100:
-        raise InputError(f"--percentile must be between 0 and 100, not {percentile}")
-    if judged not in JUDGED:
-        raise InputError(f"--judge is one of {', '.join(JUDGED)}, not {judged}")
-    check_fraction(fraction, "--fraction")
-    check_enough(examples, fraction)
 
 
 def _claim(held: ExitStack, out: Path, config: Mapping[str, Any], decided: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,6 +189,7 @@ def _recorded(
     pretrained: str,
     hyper: Mapping[str, Any],
     reads: Mapping[str, Any],
+    class_weights: ClassWeights | None,
     record: Record,
     precision: str,
     checkpoint_minutes: float,
@@ -198,10 +207,17 @@ def _recorded(
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return from_main(partial(Dynamics.load, done))
     accelerator = accelerator_for(precision, (), folder)
-    length, size = reads["max_length"], reads["image_size"]
-    loaded = load_network(pretrained, {"train": examples}, seed=hyper["seed"], max_length=length, image_size=size)
+    loaded = load_network(
+        pretrained,
+        {"train": examples},
+        seed=hyper["seed"],
+        max_length=reads["max_length"],
+        image_size=reads["image_size"],
+        gradient_checkpointing=reads["gradient_checkpointing"],
+    )
     network, packed = loaded.network, loaded.packed["train"]
-    data = training_set(examples, packed, augment=reads["augment"]).to(accelerator.device)
+    weights = class_weights_of(examples, class_weights)
+    data = training_set(examples, packed, weights, augment=reads["augment"]).to(accelerator.device)
     recipe = choose("erm")
     guidance = Guidance(recipe, network, data, accelerator, record=record)
     fit(
@@ -212,7 +228,6 @@ def _recorded(
         accelerator=accelerator,
         fill=loaded.fill,
         dev=None,
-        accumulate=1,
         select="none",
         patience=0,
         out=folder,
@@ -241,3 +256,8 @@ def _figures(dynamics: Dynamics, verdicts: Verdicts | None) -> dict[str, Any]:
         "dropped_by_filter": None if verdicts is None else int(verdicts.dropped.sum()),
         "notes": map_notes(dynamics),
     }
+
+
+def _filter_figures(by: Filter, counts: Sequence[FilterCount]) -> dict[str, Any]:
+    settings = {"wording": by.wording, "on": by.on, "percentile": by.percentile, "fraction": by.fraction}
+    return {**settings, "regions": [asdict(one) for one in counts]}
