@@ -98,6 +98,9 @@ def test_the_filter_judges_easy_samples_alone_by_two_runs_with_other_threshold_s
     assert set(np.flatnonzero(verdicts.dropped)) <= set(easy)
     dropped = int(verdicts.dropped.sum())
     assert done.figures["dropped_by_filter"] == dropped
+    (region,) = done.figures["filter"]["regions"]
+    lost = [name for k, name in enumerate(tiny.LABELS) if verdicts.dropped[easy][done.dynamics.labels[easy] == k].all()]
+    assert region.pop("labels_lost") == lost
     assert done.figures["filter"] == {
         "wording": "balanced",
         "on": "region",

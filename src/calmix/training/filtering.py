@@ -82,6 +82,8 @@ class FilterCount:
     judged: int
     dropped: int
     runs: int
+    labels_lost: tuple[str, ...] = ()
+    """Labels of which every sample of the region was dropped."""
 
 
 def judge(
@@ -117,12 +119,15 @@ def judge(
             stays = aum_filter(seen, np.searchsorted(rows, run.thresholds.rows), k=by.percentile)
             dropped[np.setdiff1d(run.judged, rows[stays])] = True
         judged[rows] = True
-        counts.append(FilterCount(name, len(rows), int(dropped[rows].sum()), len(runs)))
+        kinds, gone = examples.labels[rows], dropped[rows]
+        # The labels of choices are places, which mean nothing.
+        lost = (label for k, label in enumerate(examples.label_names) if (kinds == k).any() and gone[kinds == k].all())
+        counts.append(FilterCount(name, len(rows), int(gone.sum()), len(runs), tuple(lost)))
     return Verdicts(judged, dropped), counts
 
 
 def filter_notes(counts: Sequence[FilterCount]) -> list[str]:
-    """Return what to heed about a filter that changes nothing, or leaves nothing."""
+    """Return what to heed about a filter that changes nothing, or leaves nothing of the region or of a label."""
     notes = []
     for one in counts:
         if one.dropped == 0:
@@ -132,6 +137,11 @@ def filter_notes(counts: Sequence[FilterCount]) -> list[str]:
             )
         elif one.dropped == one.judged:
             notes.append(f"filter: all {one.judged:,} {one.region} samples are dropped; try a lower --percentile")
+        elif one.labels_lost:
+            notes.append(
+                f"filter: every {one.region} sample with the label {', '.join(one.labels_lost)} is dropped: its runs "
+                "have learnt rather which labels are rare than which are wrong; try more --epochs"
+            )
     return notes
 
 

@@ -260,4 +260,4 @@ def _figures(dynamics: Dynamics, verdicts: Verdicts | None) -> dict[str, Any]:
 
 def _filter_figures(by: Filter, counts: Sequence[FilterCount]) -> dict[str, Any]:
     settings = {"wording": by.wording, "on": by.on, "percentile": by.percentile, "fraction": by.fraction}
-    return {**settings, "regions": [asdict(one) for one in counts]}
+    return {**settings, "regions": [asdict(one) | {"labels_lost": list(one.labels_lost)} for one in counts]}
