@@ -2,15 +2,28 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
+from calmix.dynamics import Dynamics, easy_and_ambiguous
 from calmix.errors import InputError
-from calmix.mixing import RECIPES, Recipe, batch_loss
-from calmix.mixing.recipes import cls_mixup, distil, erm, input_mixup, manifold_mixup
+from calmix.mixing import RECIPES, Recipe, Step, batch_loss, fill_tokens
+from calmix.mixing.recipes import (
+    aum_saliency,
+    auto,
+    cls_mixup,
+    distil,
+    erm,
+    informed_mixup,
+    input_mixup,
+    manifold_mixup,
+    tdmixup,
+)
+from calmix.recipes import across, cross_entropy, self_taught, softened_by_doubt
 
 
 @pytest.fixture
@@ -26,10 +39,25 @@ def batch() -> Any:
     return inputs
 
 
+ROWS = torch.tensor([17, 3, 9, 0, 11, 6])
+"""Where the rows of `batch` stand in the training set that `recorded` is of."""
+
+
+def recorded() -> Dynamics:
+    """Return the dynamics of eighteen samples over four epochs, easy and hard ones among them."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(18) % 3
+    logits = rng.normal(size=(4, 18, 3))
+    logits[:, np.arange(18), labels] += np.linspace(-2, 4, 18)
+    return Dynamics.from_logits(logits, labels)
+
+
 def _loss(recipe: Recipe, model: nn.Module, batch: Any, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     teacher = torch.eye(3)[batch["labels"]] if recipe.taught else None
-    return batch_loss(recipe, model, batch, generator=generator, tokenizer=tiny.tokenizer("bert"), teacher=teacher)
+    guided: dict[str, Any] = {"dynamics": recorded(), "rows": ROWS} if recipe.guide is not None else {}
+    tokenizer = tiny.tokenizer("bert")
+    return batch_loss(recipe, model, batch, generator=generator, tokenizer=tokenizer, teacher=teacher, **guided)
 
 
 def test_plain_training_is_the_loss_transformers_computes(model: Any, batch: Any) -> None:
@@ -128,6 +156,93 @@ def test_a_teacher_is_given_to_recipes_that_learn_from_one_and_to_no_other(model
         batch_loss(erm(), model, batch, teacher=logits, **common)
 
 
+GUIDED = {
+    "tdmixup": tdmixup(),
+    "informed-mixup": informed_mixup(),
+    "informed-mixup at the input": informed_mixup(at="input"),
+    "aum-saliency": aum_saliency(),
+    "aum-saliency at random": aum_saliency(saliency=False),
+    "softened by doubt": softened_by_doubt(erm()),
+}
+
+
+@pytest.mark.parametrize("name", GUIDED)
+def test_a_guided_recipe_has_the_loss_that_calmix_train_gives_a_step_of_these_rows(
+    model: Any, batch: Any, name: str
+) -> None:
+    recipe, dynamics = GUIDED[name], recorded()
+    assert recipe.guide is not None
+    inputs = {key: value for key, value in batch.items() if key != "labels"}
+    step = Step(
+        model=model,
+        inputs=inputs,
+        targets=nn.functional.one_hot(batch["labels"], 3).float(),
+        generator=torch.Generator().manual_seed(0),
+        rows=ROWS,  # in the training set, as the loop has them
+        signals={key: torch.from_numpy(np.asarray(values)) for key, values in recipe.guide(dynamics).items()},
+        fill=fill_tokens(tiny.tokenizer("bert")),
+    )
+    found = _loss(recipe, model, batch)
+    torch.testing.assert_close(found, recipe.loss(step).mean())
+    assert (found - _loss(erm(), model, batch)).abs() > 1e-4
+
+
+def test_easy_and_ambiguous_rows_are_mixed_by_hand(model: Any, batch: Any) -> None:
+    easy, ambiguous = (set(half.tolist()) for half in easy_and_ambiguous(recorded(), fraction=0.33))
+    side = [0 if row in easy else 1 if row in ambiguous else -1 for row in ROWS.tolist()]
+    assert {0, 1} <= set(side)
+    with torch.no_grad():
+        logits, targets = model(**batch).logits, nn.functional.one_hot(batch["labels"], 3).float()
+        found = _loss(tdmixup(alpha=0.4), model, batch)
+        generator = torch.Generator().manual_seed(0)
+        step = Step(model=model, inputs={}, targets=targets, generator=generator)
+        partner, share = across(step, torch.tensor(side)), step.beta(0.4)[:, None]
+        paired = torch.tensor([k >= 0 for k in side])
+        assert all(side[i] + side[int(partner[i])] == 1 for i in range(6) if side[i] >= 0)
+        mixed_logits = share * logits + (1 - share) * logits[partner]
+        mixed_targets = share * targets + (1 - share) * targets[partner]
+        expected = cross_entropy(logits, targets).mean() + cross_entropy(mixed_logits, mixed_targets)[paired].mean()
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["tdmixup", "informed-mixup", "aum-saliency"])
+def test_a_guided_recipe_is_refused_without_dynamics_and_another_with_some(model: Any, batch: Any, name: str) -> None:
+    common = {"generator": torch.Generator(), "tokenizer": tiny.tokenizer("bert")}
+    recipe = RECIPES[name]()
+    with pytest.raises(InputError, match=r"^this recipe needs training dynamics: give those of a run, "):
+        batch_loss(recipe, model, batch, **common)
+    with pytest.raises(InputError, match=r"^give dynamics and rows together"):
+        batch_loss(recipe, model, batch, dynamics=recorded(), **common)
+    with pytest.raises(InputError, match=r"^dynamics must be a Dynamics, .* not str$"):
+        batch_loss(recipe, model, batch, dynamics="run", rows=ROWS, **common)
+    with pytest.raises(InputError, match=r"^this recipe does not look at training dynamics$"):
+        batch_loss(erm(), model, batch, dynamics=recorded(), rows=ROWS, **common)
+    with pytest.raises(InputError, match=r"^give dynamics and rows together"):
+        batch_loss(erm(), model, batch, rows=ROWS, **common)
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (ROWS[:5], "^rows must be a tensor of 6 positions"),
+        (ROWS.float(), "^rows must be a tensor of 6 positions"),
+        ([0] * 6, "^rows must be a tensor of 6 positions"),
+        (ROWS + 1, r"^rows holds 18; the dynamics are of 18 samples, 0 … 17$"),
+        (ROWS - 1, r"^rows holds -1; the dynamics are of 18 samples"),
+    ],
+)
+def test_rows_that_are_not_among_the_samples_are_refused(model: Any, batch: Any, rows: Any, says: str) -> None:
+    common = {"generator": torch.Generator(), "tokenizer": tiny.tokenizer("bert")}
+    with pytest.raises(InputError, match=says):
+        batch_loss(tdmixup(), model, batch, dynamics=recorded(), rows=rows, **common)
+
+
+@pytest.mark.parametrize("recipe", [aum_saliency(search="set"), self_taught(erm()), auto(own=0.5)])
+def test_what_takes_a_memory_of_the_whole_set_is_refused(model: Any, batch: Any, recipe: Recipe) -> None:
+    with pytest.raises(InputError, match=r"^this recipe remembers what the model said about every sample"):
+        _loss(recipe, model, batch)
+
+
 def test_a_batch_of_images_needs_no_tokenizer(image_checkpoint: Any, image_architecture: str) -> None:
     from calmix.mixing import RECIPES
     from calmix.mixing.loss import batch_loss
@@ -137,8 +252,10 @@ def test_a_batch_of_images_needs_no_tokenizer(image_checkpoint: Any, image_archi
     examples = tiny.images(6)
     batch = pack_images(examples, how).batch(torch.arange(6)) | {"labels": torch.from_numpy(examples.labels)}
     for name in ("erm", "input-mixup", "manifold-mixup", "feature-mixup", "on-off-manifold", "aum-saliency"):
+        guided: dict[str, Any] = {"dynamics": recorded(), "rows": ROWS} if name == "aum-saliency" else {}
+        generator = torch.Generator().manual_seed(0)
         model.zero_grad()
-        batch_loss(RECIPES[name](), model.train(), batch, generator=torch.Generator().manual_seed(0)).backward()
+        batch_loss(RECIPES[name](), model.train(), batch, generator=generator, **guided).backward()
         assert all(p.grad is None or torch.isfinite(p.grad).all() for p in model.parameters())
         assert any(p.grad is not None and p.grad.any() for p in model.parameters())
 

@@ -5,11 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_origin
 
+import numpy as np
 import pytest
 import tiny
 import torch
 from torch import Tensor, nn
 
+from calmix.dynamics import Dynamics
 from calmix.errors import InputError
 from calmix.mixing import RECIPES, Recipe, Step, batch_loss, fill_tokens, levels
 from calmix.mixing.choosing import options_of
@@ -191,22 +193,24 @@ def _trained(recipe: Recipe, folder: Path, kind: str, *, steps: int = 30) -> tup
     examples = tiny.examples(12, kind=kind, counts=(2, 3))
     packed = encode(examples, tokenizer, max_length=64)
     labels = torch.from_numpy(examples.labels)
-    if packed.counts is None:
-        batches = [{**packed.batch(torch.arange(12), width=24), "labels": labels}]
-    else:
-        batches = []
-        for count in (2, 3):
-            rows = torch.from_numpy(packed.counts == count).nonzero()[:, 0]
-            batches.append({**packed.batch(rows, width=24, choices=count), "labels": labels[rows]})
+    counts = np.zeros(12) if packed.counts is None else packed.counts
+    batches = []
+    for count in np.unique(counts):
+        rows = torch.from_numpy(counts == count).nonzero()[:, 0]
+        choices = int(count) or None
+        batches.append((rows, {**packed.batch(rows, width=24, choices=choices), "labels": labels[rows]}))
+    dynamics = Dynamics.from_logits(np.random.default_rng(0).normal(size=(3, 12, 3)), examples.labels)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     generator = torch.Generator().manual_seed(0)
 
     def loss(method: Recipe) -> Tensor:
         found = torch.zeros(())
-        for b in batches:
+        for rows, b in batches:
             classes = b["input_ids"].shape[1] if kind == "choices" else 3
-            teacher = 5.0 * torch.nn.functional.one_hot(b["labels"], classes) if method.taught else None
-            found = found + batch_loss(method, model, b, generator=generator, tokenizer=tokenizer, teacher=teacher)
+            more: dict[str, Any] = {"dynamics": dynamics, "rows": rows} if method.guide is not None else {}
+            if method.taught:
+                more["teacher"] = 5.0 * torch.nn.functional.one_hot(b["labels"], classes)
+            found = found + batch_loss(method, model, b, generator=generator, tokenizer=tokenizer, **more)
         return found
 
     before = float(loss(erm()))

@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import BertConfig, BertForSequenceClassification
 
+from calmix.dynamics import Dynamics
 from calmix.mixing import RECIPES, choose
 from calmix.mixing.loss import batch_loss
 from calmix.models import encode
@@ -82,10 +84,15 @@ def _saved(recipe: str, model: torch.nn.Module, tokenizer: Any, rows: int, lengt
         return tensor
 
     batch = {"input_ids": torch.randint(10, 90, (rows, length)), "labels": torch.arange(rows) % 3}
-    teacher = torch.randn(rows, 3) if choose(recipe, {}).taught else None
+    method, more = choose(recipe, {}), {}
+    if method.taught:
+        more["teacher"] = torch.randn(rows, 3)
+    if method.guide is not None:
+        logits = np.random.default_rng(0).normal(size=(2, rows, 3))
+        more |= {"dynamics": Dynamics.from_logits(logits, np.arange(rows) % 3), "rows": torch.arange(rows)}
     generator = torch.Generator().manual_seed(0)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        batch_loss(choose(recipe, {}), model, batch, generator=generator, tokenizer=tokenizer, teacher=teacher)
+        batch_loss(method, model, batch, generator=generator, tokenizer=tokenizer, **more)
     return sum(kept.values())
 
 
