@@ -1,6 +1,8 @@
 """Paraphrases beside the texts of a training set: supplied in a column, or made by translating there and back."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,23 +13,58 @@ import torch
 from calmix.data import Examples
 from calmix.errors import InputError
 
-__all__ = ["supplied", "translate_and_back", "with_paraphrases"]
+__all__ = ["Paraphrases", "supplied", "translate_and_back", "translated", "with_paraphrases"]
+
+_CALLED = {"text": "texts", "text_b": "second texts", "choices": "choices"}
+# The options of the recipe that name their paraphrases' columns.
+_OPTIONS = {"text": "column", "text_b": "column_b", "choices": "column_choices"}
 
 
-def supplied(examples: Examples, column: str) -> list[str | None]:
-    """Return the paraphrases in a column of the training table; rows without one give None."""
-    if column not in examples.table.column_names:
-        known = ", ".join(examples.table.column_names)
-        raise InputError(
-            f"{examples.source}: has no column {column!r} with paraphrases (columns: {known}); "
-            "name it with --set column=NAME or translate with --set there=MODEL --set back=MODEL"
-        )
-    return [str(text) if text is not None and str(text).strip() else None for text in examples.column(column)]
+Paraphrases = Mapping[str, Sequence[Any]]
+"""For each column of texts of a training set, the paraphrase of each row's text (of choices: of each); None: none."""
 
 
-def with_paraphrases(examples: Examples, paraphrases: Sequence[str | None]) -> Examples:
-    """Return the examples followed by their paraphrases, same labels, ids marked with `~`."""
-    rows = [i for i, text in enumerate(paraphrases) if text is not None]
+def supplied(examples: Examples, columns: Mapping[str, str]) -> Paraphrases:
+    """Return the paraphrases in the training table; `columns` names, for each column of texts, that of its paraphrases.
+
+    An empty cell stands for no paraphrase. Those of choices are lists.
+    """
+    found: dict[str, Sequence[Any]] = {}
+    for name in _texts_of(examples):
+        column, option = columns[name], _OPTIONS[name]
+        if column not in examples.table.column_names:
+            known = ", ".join(examples.table.column_names)
+            raise InputError(
+                f"{examples.source}: has no column {column!r} with paraphrases of the {_CALLED[name]} (columns: "
+                f"{known}); name it with --set {option}=NAME or translate with --set there=MODEL --set back=MODEL"
+            )
+        cells = examples.column(column)
+        found[name] = _lists(examples, column, cells) if name == "choices" else list(map(_text, cells))
+    return found
+
+
+def translated(examples: Examples, *, there: str, back: str, temperature: float, seed: int) -> Paraphrases:
+    """Return each text of each row after two sampled translations."""
+    own = {name: examples.column(name) for name in _texts_of(examples)}
+    flat = [text for cells in own.values() for cell in cells for text in (cell if isinstance(cell, list) else [cell])]
+    made = iter(translate_and_back(flat, there=there, back=back, temperature=temperature, seed=seed))
+    return {
+        name: [[next(made) for _ in cell] if isinstance(cell, list) else next(made) for cell in cells]
+        for name, cells in own.items()
+    }
+
+
+def with_paraphrases(examples: Examples, paraphrases: Paraphrases) -> Examples:
+    """Return the examples followed by their paraphrases, same labels, ids marked with `~`.
+
+    A row without any paraphrase is not repeated; of others, a text that has none stays as it is.
+    """
+    own = {name: examples.column(name) for name in paraphrases}
+    new = {
+        name: [_merged(cell, other) for cell, other in zip(own[name], others, strict=True)]
+        for name, others in paraphrases.items()
+    }
+    rows = [i for i in range(len(examples)) if any(_is_there(others[i]) for others in paraphrases.values())]
     if not rows:
         raise InputError(f"{examples.source}: not one row has a paraphrase")
     copies = examples.take(rows)
@@ -35,17 +72,54 @@ def with_paraphrases(examples: Examples, paraphrases: Sequence[str | None]) -> E
     if taken := set(marked) & set(examples.ids):
         raise InputError(f"{examples.source}: the id {min(taken)!r} is that of a paraphrase; rename it")
     table = copies.table
-    for name, values in (
-        ("text", [paraphrases[i] for i in rows]),
-        ("id", marked),
-    ):
+    for name, values in (("id", marked), *((name, [cells[i] for i in rows]) for name, cells in new.items())):
         at = table.column_names.index(name)
-        table = table.set_column(at, name, pa.array(values, pa.string()))
+        table = table.set_column(at, name, pa.array(values, table.schema.field(name).type))
     both = pa.concat_tables([examples.table, table], promote_options="permissive")
     targets = None
     if examples.targets is not None and copies.targets is not None:
         targets = np.concatenate([examples.targets, copies.targets])
     return replace(examples, table=both, labels=np.concatenate([examples.labels, copies.labels]), targets=targets)
+
+
+def _texts_of(examples: Examples) -> list[str]:
+    return [name for name in _CALLED if name in examples.table.column_names]
+
+
+def _text(cell: Any) -> str | None:
+    return str(cell) if cell is not None and str(cell).strip() else None
+
+
+def _lists(examples: Examples, column: str, cells: Sequence[Any]) -> list[list[str | None] | None]:
+    """Return lists of paraphrases, as lists or as JSON, each as long as the row has choices."""
+    counts = examples.choice_counts
+    assert counts is not None
+    found: list[list[str | None] | None] = []
+    for id_, cell, count in zip(examples.ids, cells, counts, strict=True):
+        if cell is None or (isinstance(cell, str) and not cell.strip()):
+            found.append(None)
+            continue
+        each = cell
+        with suppress(ValueError, RecursionError):
+            each = json.loads(cell) if isinstance(cell, str) else cell
+        if not isinstance(each, list) or len(each) != count:
+            raise InputError(
+                f"{examples.source}: column {column!r} of row {id_!r} must hold a list of {count} paraphrases, one for "
+                "each choice"
+            )
+        found.append(list(map(_text, each)))
+    return found
+
+
+def _merged(own: Any, other: Any) -> Any:
+    """Return a paraphrase, or the text itself where there is none; choice by choice."""
+    if isinstance(own, list) and other is not None:
+        return [_merged(each, new) for each, new in zip(own, other, strict=True)]
+    return own if other is None else other
+
+
+def _is_there(paraphrase: Any) -> bool:
+    return any(map(_is_there, paraphrase)) if isinstance(paraphrase, list) else paraphrase is not None
 
 
 def translate_and_back(

@@ -218,18 +218,22 @@ def on_off_manifold(
 def back_translation(
     *,
     column: str = "paraphrase",
+    column_b: str = "paraphrase_b",
+    column_choices: str = "paraphrase_choices",
     there: str = "",
     back: str = "",
     temperature: float = 0.9,
     seed: int = 0,
     smoothing: float = 0.0,
 ) -> Recipe:
-    """Cross-entropy on the texts and on a paraphrase of each.
+    """Cross-entropy on the texts and on a paraphrase of each: of pairs, both texts; of choices, text and choices.
 
     Paper: a baseline of Park & Caragea, NAACL 2022 (English→German→English, sampling temperature 0.9).
 
     Args:
-        column: the column that holds the paraphrases, where they are supplied.
+        column: the column that holds the paraphrases of the texts, where they are supplied.
+        column_b: likewise of the second texts of pairs.
+        column_choices: likewise of choices: lists, one paraphrase for each.
         there: a translation model (folder or hub name), to make the paraphrases instead.
         back: the model that translates back.
         temperature: of the translations' sampling.
@@ -244,11 +248,10 @@ def back_translation(
         if examples.kind == "image":
             raise InputError(f"{examples.source}: holds images, and only texts can be translated")
         if there:
-            found = paraphrasing.translate_and_back(
-                examples.column("text"), there=there, back=back, temperature=temperature, seed=seed
-            )
+            found = paraphrasing.translated(examples, there=there, back=back, temperature=temperature, seed=seed)
         else:
-            found = paraphrasing.supplied(examples, column)
+            columns = {"text": column, "text_b": column_b, "choices": column_choices}
+            found = paraphrasing.supplied(examples, columns)
         return paraphrasing.with_paraphrases(examples, found)
 
     return Recipe(terms.clean(smoothing=smoothing), prepare=prepare)
