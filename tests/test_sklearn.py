@@ -51,6 +51,33 @@ def test_probabilities_are_calibrated_and_in_the_order_of_the_classes(estimator:
     assert fitted.metrics_["rows"]["train"] + fitted.metrics_["rows"]["dev"] == 36
 
 
+@pytest.mark.parametrize("fails", ["recipe", "too few rows", "loading"])
+def test_a_fit_that_fails_leaves_what_was_fitted_before(
+    estimator: TextClassifier, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    fitted = estimator.set_params(epochs=1).fit(TEXTS, LABELS)
+    before, figures = fitted.predict(TEXTS).tolist(), fitted.metrics_
+    others = [f"other {label}" for label in LABELS]
+    if fails == "recipe":
+        estimator.set_params(recipe="no such recipe")
+    elif fails == "loading":
+        monkeypatch.setattr("calmix.models.load", lambda _: (_ for _ in ()).throw(OSError("disk gone")))
+    rows = 2 if fails == "too few rows" else 36
+    with pytest.raises((InputError, OSError)):
+        estimator.fit(TEXTS[:rows], others[:rows])
+    assert fitted.classes_.tolist() == ["animal", "food", "weather"]
+    assert fitted.predict(TEXTS).tolist() == before
+    assert fitted.metrics_ is figures
+
+
+def test_a_fit_that_fails_the_first_time_leaves_nothing_fitted(estimator: TextClassifier) -> None:
+    with pytest.raises(InputError):
+        estimator.set_params(recipe="no such recipe").fit(TEXTS, LABELS)
+    with pytest.raises(NotFittedError):
+        estimator.predict(TEXTS)
+    assert not hasattr(estimator, "classes_")
+
+
 def test_fitting_twice_gives_the_same(estimator: TextClassifier) -> None:
     first = estimator.fit(TEXTS, LABELS).predict_proba(TEXTS)
     np.testing.assert_array_equal(clone(estimator).fit(TEXTS, LABELS).predict_proba(TEXTS), first)

@@ -69,7 +69,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.seed = seed
 
     def fit(self, X: Sequence[Any] | NDArray[Any], y: Sequence[Any] | NDArray[Any]) -> Self:
-        """Train on texts, or pairs of texts, and their labels."""
+        """Train on texts, or pairs of texts, and their labels. If that fails, what was fitted before stays."""
         from calmix.models import load
         from calmix.training import train
 
@@ -77,17 +77,17 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = _labels(y)
         if len(first) != len(labels):
             raise InputError(f"there are {len(first)} texts and {len(labels)} labels")
-        self.classes_, positions = np.unique(labels, return_inverse=True)
-        names = tuple(str(name) for name in self.classes_)
+        classes, positions = np.unique(labels, return_inverse=True)
+        names = tuple(str(name) for name in classes)
         # Set, not read: a class called "" or "nan" is a class here, no gap in a table.
         examples = replace(
             Examples.from_texts(first, text_b=second), labels=positions.astype(np.int64), label_names=names
         )
-        settings = {**self.get_params(deep=False), "class_weights": _by_name(self.class_weights, self.classes_)}
+        settings = {**self.get_params(deep=False), "class_weights": _by_name(self.class_weights, classes)}
         with tempfile.TemporaryDirectory(prefix="calmix-") as folder:
             run = train(examples, out=Path(folder) / "run", **settings)
-            self.classifier_ = load(run.model)
-            self.metrics_ = run.metrics
+            classifier = load(run.model)
+        self.classes_, self.classifier_, self.metrics_ = classes, classifier, run.metrics
         return self
 
     def predict_proba(self, X: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:
