@@ -32,8 +32,8 @@ from calmix.training.launching import (
     _gain_of_bf16,
     _meeting,
     accelerator_for,
-    check_trackers,
     from_main,
+    named_trackers,
     precision_for,
     processes,
     unwrap,
@@ -280,9 +280,9 @@ def test_a_model_that_was_wrapped_computes_as_before(calm: Path, tmp_path: Path)
 
 
 def test_trackers_are_checked_before_anything_is_done() -> None:
-    check_trackers(("tensorboard",))
+    assert named_trackers(("tensorboard",)) == named_trackers("tensorboard") == ("tensorboard",)
     with pytest.raises(InputError, match="there is no such tracker"):
-        check_trackers(("paper",))
+        named_trackers(("paper",))
 
 
 if __name__ == "__main__":

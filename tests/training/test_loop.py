@@ -13,7 +13,7 @@ import torch
 
 import calmix
 from calmix.data import read_table
-from calmix.errors import InputError, TrainingError
+from calmix.errors import CalmixWarning, InputError, TrainingError
 from calmix.recipes import Recipe, Step, clean
 from calmix.training import Progress
 from calmix.training.interrupting import Interrupted
@@ -242,11 +242,27 @@ def test_other_settings_on_an_unfinished_run_are_refused_by_name(
     assert tree(tmp_path) == before
 
 
-def test_a_finished_run_is_not_run_again(quick: Any, tmp_path: Path, tree: Any) -> None:
+def test_a_finished_run_is_returned_not_run_again(quick: Any, tmp_path: Path, tree: Any) -> None:
+    first, told = quick(), []
+    before = tree(tmp_path)
+    again = quick(on_note=told.append)
+    assert again == first
+    assert told == [f"{first.folder}: holds this very run, finished; its figures are in {first.folder}/metrics.json"]
+    assert tree(tmp_path) == before
+
+
+def test_who_listens_to_no_notes_is_warned_that_a_run_was_there_already(quick: Any) -> None:
+    first = quick()
+    with pytest.warns(CalmixWarning, match="holds this very run, finished") as told:
+        assert quick() == first
+    assert len(told) == 1
+
+
+def test_a_finished_run_of_other_settings_is_refused(quick: Any, tmp_path: Path, tree: Any) -> None:
     quick()
     before = tree(tmp_path)
-    with pytest.raises(InputError, match=r"holds this very run, finished; its figures are in .*metrics\.json"):
-        quick()
+    with pytest.raises(InputError, match=r"holds a different run \(seed was 3, is 4\)"):
+        quick(seed=4)
     assert tree(tmp_path) == before
 
 

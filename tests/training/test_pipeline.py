@@ -279,10 +279,11 @@ def test_a_recipe_whose_loss_is_not_one_per_row_is_refused(quick: Any, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tensorboard_gets_the_curves(quick: Any) -> None:
+@pytest.mark.parametrize("track", [("tensorboard",), "tensorboard"])
+def test_tensorboard_gets_the_curves(quick: Any, track: Any) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run = quick(track=("tensorboard",))
+    run = quick(track=track)
     (events,) = {p.parent for p in run.folder.rglob("events.out.tfevents.*") if p.parent.name == "calmix"}
     found = EventAccumulator(str(events)).Reload()
     assert [e.step for e in found.Scalars("train/loss")] == [3, 6]
@@ -315,6 +316,33 @@ def test_a_guarantee_is_made_on_rows_that_chose_nothing(quick: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"learning_rate": 1e-3}, "'learning_rate'; did you mean 'lr'?"),
+        ({"alpha": 0.4}, "'alpha': options of the recipe are given as options={'alpha': …}"),
+        ({"seeds": 3}, "'seeds': a run has one seed, and `calmix study` trains several"),
+        ({"epoch": 3}, "'epoch'; did you mean 'epochs'?"),
+        ({"num_train_epochs": 3}, "'num_train_epochs'; did you mean 'epochs'?"),
+        ({"qwertz": 3}, "'qwertz'"),
+    ],
+)
+def test_an_argument_that_there_is_not_is_refused_by_the_name_that_was_called(
+    quick: Any, tmp_path: Path, given: Any, says: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        quick(**given)
+    assert str(caught.value) == f"train() has no argument {says}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_call_without_data_names_the_function_that_was_called() -> None:
+    with pytest.raises(TypeError, match=r"^train\(\): missing a required argument: 'train'$"):
+        train()
+    with pytest.raises(TypeError, match=r"^train\(\): too many positional arguments$"):
+        train("a.csv", "b.csv")
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"epochs": 0}, "--epochs must be at least 1, not 0"),
@@ -330,6 +358,7 @@ def test_a_guarantee_is_made_on_rows_that_chose_nothing(quick: Any) -> None:
         ({"checkpoint_minutes": -1}, "--checkpoint-minutes must be 0 or above"),
         ({"track": ("paper",)}, "--track paper: there is no such tracker"),
         ({"track": ("wandb",)}, "--track wandb: it is not installed"),
+        ({"track": "wandb"}, "--track wandb: it is not installed"),
         ({"recipe": "mixdown"}, "mixdown"),
         ({"recipe": "manifold-mixup", "options": {"layers": "9"}}, "layers: this model has levels 0 to 3"),
         ({"max_length": 2}, "max_length 2 leaves no room for text"),

@@ -148,16 +148,13 @@ def test_what_the_main_process_cannot_do_ends_all(calm: Path, tmp_path: Path) ->
     assert "is not empty and holds no run of ours" in found[0]
 
 
-def test_a_finished_run_is_told_to_every_process(calm: Path, tmp_path: Path) -> None:
-    def twice() -> str:
-        run(calm, tmp_path / "run", 10)
-        try:
-            run(calm, tmp_path / "run", 10)
-        except Exception as error:
-            return type(error).__name__
-        return "nothing was wrong"
+def test_a_finished_run_is_returned_by_every_process_and_told_by_one(calm: Path, tmp_path: Path) -> None:
+    def twice() -> tuple[bool, int]:
+        told: list[str] = []
+        first = run(calm, tmp_path / "run", 10)
+        return run(calm, tmp_path / "run", 10, on_note=told.append) == first, len(told)
 
-    assert together(2, twice) == ["FinishedRun", "FinishedRun"]
+    assert together(2, twice) == [(True, 1), (True, 0)]
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["rows"]["train"] == 10
 
 

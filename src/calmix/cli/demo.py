@@ -1,6 +1,5 @@
 """`calmix demo`: plain training and mixup side by side, on messages whose true probabilities are known."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,13 +25,14 @@ def demo(
     how far the predicted probabilities are from the true ones.
     """
     from calmix.data.corpus import corpus_path
+    from calmix.training import train
 
     figures: dict[str, Any] = {}
     for recipe in _RECIPES:
         if not as_json:
             note(f"training with {recipe}")
         with training_bar(quiet=as_json) as bar:
-            folder, metrics = _trained(
+            run = train(
                 corpus_path("train"),
                 dev=corpus_path("dev"),
                 test=corpus_path("test"),
@@ -44,8 +44,9 @@ def demo(
                 seed=seed,
                 out=out / recipe,
                 on_progress=bar,
+                on_note=lambda _: None,
             )
-        figures[recipe] = _with_truth(folder, metrics)
+        figures[recipe] = _with_truth(run.folder, run.metrics)
     page = _pages(out)
     if as_json:
         print_json(figures)
@@ -62,16 +63,6 @@ def _pages(out: Path) -> Path:
     for recipe in _RECIPES:
         write_run_page(out / recipe)
     return write_comparison([out / recipe for recipe in _RECIPES], out / "comparison.html")
-
-
-def _trained(*args: Any, out: Path, **kwargs: Any) -> tuple[Path, dict[str, Any]]:
-    """Return a run's folder and figures; one that is there already, finished, is not trained again."""
-    from calmix.training import FinishedRun, train
-
-    try:
-        return out, train(*args, out=out, **kwargs).metrics
-    except FinishedRun:
-        return out, json.loads((out / "metrics.json").read_text(encoding="utf-8"))
 
 
 def _with_truth(folder: Path, metrics: dict[str, Any]) -> dict[str, Any]:

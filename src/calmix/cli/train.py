@@ -260,25 +260,22 @@ def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) ->
         "track": tuple(settings["track"] or ()),
     }
 
-    from calmix.training import FinishedRun, check_name, finished_run, processes, push
+    from calmix.training import check_name, processes, push
 
     if push_to_hub is not None:
         check_name(push_to_hub)
 
-    try:
-        with training_bar(quiet=as_json or dry_run) as bar:
-            done = run(source, **settings, on_progress=bar, on_note=None if as_json else note)
-    except FinishedRun as finished:
-        if no_report or (finished.folder / "report.html").is_file():
-            raise
-        done = finished_run(finished.folder)  # it was stopped before its page was there
+    with training_bar(quiet=as_json or dry_run) as bar:
+        done = run(source, **settings, on_progress=bar, on_note=(lambda _: None) if as_json else note)
     if not processes().is_main_process:
         return
     page = None
     if not (dry_run or no_report):
         from calmix.report import write_run_page
 
-        page = write_run_page(done.folder)
+        page = done.folder / "report.html"
+        if not page.is_file():  # a run that was finished before has one, unless it was stopped just then
+            page = write_run_page(done.folder)
     if as_json:
         print_json({"folder": str(done.folder), **done.metrics})
     elif dry_run:

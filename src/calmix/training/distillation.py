@@ -7,8 +7,7 @@ from typing import Any
 
 from calmix.errors import InputError
 from calmix.mixing import Form
-from calmix.training.folder import FinishedRun
-from calmix.training.halves import Run, finished_run
+from calmix.training.halves import Run
 from calmix.training.pipeline import train
 from calmix.training.preparing import Source
 from calmix.training.teachers import Teacher
@@ -55,7 +54,7 @@ def distil(
             `generations` among its metrics.
         cache: compute the teacher's logits once and keep them in the run folder; False asks it in every step.
         scaled: False takes the teacher as it came out of training, without the temperature fitted afterwards.
-        out: the run folder; an unfinished run of the same settings there is continued.
+        out: the run folder; an unfinished run of the same settings there is continued, and a finished one returned.
         training: all else that `train` takes, but for `model`, `recipe`, `teacher`, and what goes with other recipes.
     """
     if generations < 1:
@@ -82,12 +81,7 @@ def distil(
         folder = Path(out) / f"generation-{turn}"
         if tell is not None:
             settings["on_note"] = partial(_tell_of, turn, tell)
-        try:
-            run = train(data, teacher=teacher, out=folder, **settings)
-        except FinishedRun:
-            if turn == generations:
-                raise
-            run = finished_run(folder)
+        run = train(data, teacher=teacher, out=folder, **settings)
         each.append({"folder": str(folder), "splits": run.metrics["splits"]})
         teacher = folder
     return Run(run.folder, run.metrics | {"generations": each})

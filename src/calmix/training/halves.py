@@ -1,6 +1,7 @@
 """A run in two halves, prepared and finished, with its training in between: alone, or beside others."""
 
 import json
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import wraps
@@ -13,12 +14,16 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import nn
 
+from calmix.errors import CalmixWarning
 from calmix.mixing import Recipe
 from calmix.models import Packed, Pixels
+from calmix.training.arguments import check_arguments
 from calmix.training.batches import TrainingSet
 from calmix.training.cutting import retried
+from calmix.training.folder import FinishedRun
 from calmix.training.guiding import Guidance
 from calmix.training.keeping import Fit
+from calmix.training.launching import processes
 from calmix.training.loop import Progress, fit
 
 __all__ = ["Ready", "Run", "alone", "begun", "ended", "finished_run"]
@@ -81,10 +86,14 @@ def finished_run(folder: Path) -> Run:
 
 
 def alone(stages: Callable[P, Generator[Ready, Fit, Run]]) -> Callable[P, Run]:
-    """Return the stages of a run as one function: prepare, train, finish."""
+    """Return the stages of a run as one function: prepare, train, finish.
+
+    A run that is there already, finished, is returned as it is, with a note.
+    """
 
     @wraps(stages)
     def train(*args: P.args, **asked: P.kwargs) -> Run:
+        check_arguments("train", shown, args, asked)
         settings: Any = dict(asked)
         if settings.get("on_note") is not None:
             settings["on_note"] = said_once(settings["on_note"])
@@ -92,7 +101,13 @@ def alone(stages: Callable[P, Generator[Ready, Fit, Run]]) -> Callable[P, Run]:
 
     def once(*args: P.args, **asked: P.kwargs) -> Run:
         making = stages(*args, **asked)
-        ready = begun(making)
+        try:
+            ready = begun(making)
+        except FinishedRun as finished:
+            if processes().is_main_process:
+                tell: Any = asked.get("on_note") or warned
+                tell(str(finished))
+            return finished_run(finished.folder)
         if isinstance(ready, Run):
             return ready
         try:
@@ -101,6 +116,9 @@ def alone(stages: Callable[P, Generator[Ready, Fit, Run]]) -> Callable[P, Run]:
             making.throw(error)  # so that what was begun is taken back
             raise
         return ended(making, done)
+
+    def warned(line: str) -> None:
+        warnings.warn(line, CalmixWarning, stacklevel=6)
 
     def said_once(note: Any) -> Any:
         told: set[str] = set()

@@ -31,9 +31,9 @@ from calmix.processors import limit_threads
 __all__ = [
     "Precision",
     "accelerator_for",
-    "check_trackers",
     "from_main",
     "is_lowered",
+    "named_trackers",
     "over_all",
     "placed",
     "precision_for",
@@ -260,17 +260,19 @@ def unwrap(model: nn.Module) -> None:
     model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
 
 
-def check_trackers(names: Sequence[str]) -> None:
-    """Refuse trackers that accelerate does not know or that are not installed."""
+def named_trackers(track: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the names of trackers; refuse those that accelerate does not know or that are not installed."""
     from accelerate.tracking import LoggerType, get_available_trackers
 
     known = [str(name) for name in LoggerType if str(name) != "all"]
     installed = {str(name) for name in get_available_trackers()}
+    names = (track,) if isinstance(track, str) else tuple(track)
     for name in names:
         if name not in known:
             raise InputError(f"--track {name}: there is no such tracker (there are: {', '.join(known)})")
         if name not in installed:
             raise InputError(f"--track {name}: it is not installed; pip install {name}")
+    return names
 
 
 def start_trackers(accelerator: Accelerator, track: Sequence[str], config: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,15 +19,15 @@ from calmix.training.cutting import cut_notes
 from calmix.training.defaults import with_defaults
 from calmix.training.distancing import what_is_said
 from calmix.training.finishing import finish
-from calmix.training.folder import FinishedRun, abandon, begin_run, config_hash, find_run, locked
+from calmix.training.folder import abandon, begin_run, config_hash, find_run, locked
 from calmix.training.guiding import Guidance, Record, partner_notes, record_notes
 from calmix.training.halves import Ready, Run, alone
 from calmix.training.keeping import Fit
 from calmix.training.launching import (
     Precision,
     accelerator_for,
-    check_trackers,
     from_main,
+    named_trackers,
     precision_for,
     start_trackers,
     threads_here,
@@ -92,7 +92,7 @@ def stages(
     gradient_checkpointing: bool = False,
     checkpoint_minutes: float = 10.0,
     checkpoint_epochs: int = 0,
-    track: tuple[str, ...] = (),
+    track: str | Sequence[str] = (),
     lean: bool = False,
     dry_run: bool = False,
     on_progress: Callable[[Progress], None] | None = None,
@@ -112,7 +112,7 @@ def stages(
             `resnet18`, `resnet34`, `resnet50`, `resnext101` or `vgg16`, which begin with random weights.
         recipe: the training method: a name, `file.py:function`, or a `Recipe`.
         options: the recipe's options.
-        out: the run folder; an unfinished run of the same settings there is continued.
+        out: the run folder; an unfinished run of the same settings there is continued, and a finished one returned.
         text: the column with the text; likewise `text_b`, `choices`, `label` and `id`.
         text_b: the column with the second text of a pair.
         choices: the column with the choices of multiple-choice data.
@@ -159,14 +159,14 @@ def stages(
         gradient_checkpointing: recompute activations instead of keeping them: less memory, a third slower.
         checkpoint_minutes: save the state of the run this often.
         checkpoint_epochs: and after every so many epochs; 0 does not.
-        track: `tensorboard`, `wandb` or another of accelerate's trackers.
+        track: `tensorboard`, `wandb` or another of accelerate's trackers, or several.
         lean: write no model, and of predictions and map no more than figures and other runs need.
         dry_run: train a few steps only, write nothing, and return the estimated steps, seconds and memory.
         on_progress: called about once a second.
         on_note: called with each thing the user should know.
     """
     method = recipe if isinstance(recipe, Recipe) else choose(recipe, options)
-    check_trackers(track)
+    track = named_trackers(track)
     pretrained = resolve(os.fspath(model))
     hyper = check_hyper(
         with_defaults(
@@ -357,17 +357,17 @@ def _first_run(
     settings: Mapping[str, Any],
 ) -> Known:
     """Return the dynamics of plain training with the same settings, made unless it is there already."""
-    with suppress(FinishedRun):
-        train(
-            sets.train,
-            dev=sets.dev,
-            model=model,
-            recipe="erm",
-            out=folder,
-            class_weights=class_weights,
-            precision=precision,
-            **settings,
-        )
+    train(
+        sets.train,
+        dev=sets.dev,
+        model=model,
+        recipe="erm",
+        out=folder,
+        class_weights=class_weights,
+        precision=precision,
+        on_note=lambda _: None,
+        **settings,
+    )
     return from_main(partial(known_dynamics, folder, sets.train))
 
 
