@@ -43,6 +43,29 @@ def test_the_originals_figures_are_those_of_evaluate_and_a_note_names_what_the_g
         assert f"accuracy {expected['accuracy']:.1%} →" in ended.out
 
 
+@pytest.mark.parametrize("rows", ["labelled", "not labelled", "trained on"])
+def test_int8_says_whose_threshold_is_where(calmix: Any, trained: Path, files: Any, place: Path, rows: str) -> None:
+    (place / "texts.csv").write_text("text\nthe cat saw rain\nbread\n")
+    check = {"labelled": files["test"], "not labelled": "texts.csv", "trained on": files["train"]}[rows]
+    ended = calmix("export", trained, "--check", check, "--int8", "--out", "onnx")
+    assert ended.code == 0, ended.err
+    assert (
+        "· model-int8.onnx: quantised weights change confidences, which the temperature was not fitted to" in ended.err
+    )
+    assert ended.out.count("with the model's threshold, ") == 2
+    assert (place / "onnx" / "calmix.json").is_file()
+    own = (place / "onnx" / "calmix-int8.json").is_file()
+    assert own == (rows == "labelled")
+    assert ("  with a threshold of its own: " in ended.out) == own
+    says = {
+        "labelled": "calmix-int8.json that of model-int8.onnx, fitted to the rows of --check: judge it on others",
+        "not labelled": "model-int8.onnx has none, since the rows of --check are not labelled",
+        "trained on": "model-int8.onnx has none, since some rows of --check were trained on",
+    }
+    assert says[rows] in ended.err
+    assert ("30 of 30 texts were trained on" in ended.err) == (rows == "trained on")
+
+
 def test_the_python_of_the_page_runs_with_a_sentence_cnn(calmix: Any, files: Any, place: Path) -> None:
     words = ("--model", "sentence-cnn", "--epochs", 1, "--no-report", "--out", "run")
     assert calmix("train", files["train"], *words).code == 0

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ import tiny
 import torch
 
 from calmix.calibration import Isotonic
+from calmix.data import Examples
 from calmix.errors import InputError
-from calmix.models import Beside, Classifier, Cooling, fold, head_of, label_names_of, load_trained
+from calmix.models import Beside, Classifier, Cooling, fold, head_of, label_names_of, load_trained, read_beside
 from calmix.training import exporting, measure
+from calmix.training.correcting import guarded
 from calmix.training.exporting import export_onnx
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -25,7 +28,7 @@ def classifier(folder: Path) -> Classifier:
     return Classifier(model, tokenizer, label_names_of(model), Beside())
 
 
-def probabilities(folder: Path, texts: list[str], tokenizer: object) -> np.ndarray:
+def probabilities(folder: Path, texts: list[str], tokenizer: Any) -> np.ndarray:
     """Return what a user of onnxruntime alone would get."""
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
     names = [i.name for i in session.get_inputs()]
@@ -111,6 +114,52 @@ def test_int8_is_measured_against_labels_beside_the_original(checkpoint: Callabl
     assert (tmp_path / "onnx" / "model-int8.onnx").is_file()
     assert figures["int8"]["figures"]["n"] == figures["original"]["figures"]["n"] == 30
     assert figures["int8"]["largest_difference"] > figures["onnx"]["largest_difference"]
+
+
+def promising(folder: Path, examples: Examples) -> tuple[Classifier, Examples]:
+    """Return a model with a threshold, and examples labelled so that it is right on most of them."""
+    plain = classifier(folder)
+    labels = plain.logits(examples).argmax(1).astype(np.int64)
+    labels[::9] = (labels[::9] + 1) % 3
+    examples = replace(examples, labels=labels)
+    beside = guarded(plain.probabilities(examples), labels, 0.6)
+    assert beside.threshold is not None
+    return replace(plain, beside=beside), examples
+
+
+def test_int8_has_a_threshold_of_its_own_fitted_to_labelled_rows(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    model, examples = promising(checkpoint("bert"), tiny.examples(90))
+    figures = export_onnx(model, examples, out=tmp_path / "onnx", int8=True)
+    # Quantised activations depend on who shares a batch: in the same batches.
+    packed = model.encode(examples)
+    probs = exporting._run(onnxruntime, tmp_path / "onnx" / "model-int8.onnx", packed, 3)
+    own = guarded(probs / probs.sum(1, keepdims=True), examples.labels, 0.6)
+    kept = json.loads((tmp_path / "onnx" / "calmix-int8.json").read_text())
+    assert kept == figures["int8"]["guarantee"]
+    assert kept["threshold"] == own.threshold.to_json()
+    assert kept["sets"] == own.sets.to_json()
+    beside = read_beside(tmp_path / "onnx")  # of the graph in floats
+    assert (beside.threshold, beside.sets) == (model.beside.threshold, model.beside.sets)
+    was = model.accepted(model.probabilities(examples))
+    now = model.beside.threshold(probs / probs.sum(1, keepdims=True))
+    assert figures["int8"]["changed_decisions"] == int((was != now).sum())
+    assert figures["onnx"]["changed_decisions"] == 0
+    assert "guarantee" not in figures["onnx"]
+
+
+@pytest.mark.parametrize("why", ["not labelled", "trained on", "no threshold"])
+def test_int8_has_no_threshold_that_rows_cannot_tell(checkpoint: Callable[..., Path], tmp_path: Path, why: str) -> None:
+    model, examples = promising(checkpoint("bert"), tiny.examples(90))
+    if why == "not labelled":
+        examples = replace(examples, labels=np.full(90, -1))
+    elif why == "no threshold":
+        model = replace(model, beside=Beside())
+    figures = export_onnx(model, examples, out=tmp_path / "onnx", int8=True, held_out=why != "trained on")
+    assert "guarantee" not in figures["int8"]
+    assert not (tmp_path / "onnx" / "calmix-int8.json").exists()
+    assert ("changed_decisions" in figures["int8"]) == (why != "no threshold")
 
 
 def test_a_graph_that_differs_is_not_kept(

@@ -19,6 +19,7 @@ from calmix.data import Examples, write_json
 from calmix.errors import InputError
 from calmix.models import Classifier, Packed, Pixels, write_beside
 from calmix.models.cooling import cooled
+from calmix.training.correcting import guarded
 from calmix.training.evaluating import measure
 from calmix.training.folder import PART, claim_empty
 
@@ -41,7 +42,9 @@ class _Exported(nn.Module):
         return logits, torch.softmax(logits, dim=-1)
 
 
-def export_onnx(classifier: Classifier, examples: Examples, *, out: Path, int8: bool = False) -> dict[str, Any]:
+def export_onnx(
+    classifier: Classifier, examples: Examples, *, out: Path, int8: bool = False, held_out: bool = True
+) -> dict[str, Any]:
     """Write `model.onnx`, the tokenizer and the labels to `out`; return how far it is from the original.
 
     The graph takes what the tokenizer gives, of any batch size and length (or pixels, of any batch size), and returns
@@ -49,6 +52,10 @@ def export_onnx(classifier: Classifier, examples: Examples, *, out: Path, int8: 
     `int8` adds `model-int8.onnx` with quantised weights: smaller, faster, and calibrated differently, so its
     figures are measured as well wherever the examples are labelled. A recalibrator beside the weights is not in the
     graph (`left_out` names it): probabilities are compared without it, the original's figures are with it.
+
+    A threshold and prediction sets are copied beside `model.onnx` (`calmix.json`). They promise nothing of other
+    confidences: those of `model-int8.onnx` are fitted to the examples, if they are labelled and were `held_out` from
+    training, and written beside it (`calmix-int8.json`); otherwise it has none.
     """
     runtime = _runtime()
     packed = classifier.encode(examples)
@@ -70,6 +77,9 @@ def export_onnx(classifier: Classifier, examples: Examples, *, out: Path, int8: 
             for name, file in files.items():
                 probs = _run(runtime, file, packed, expected.shape[1])
                 figures[name] = _compare(probs, expected, examples, file.stat().st_size)
+                figures[name] |= _decided(probs, classifier, logits)
+                if name == "int8" and held_out:
+                    figures[name] |= _promised(probs, examples, classifier)
             if figures["onnx"]["largest_difference"] > _TOLERANCE:
                 raise InputError(
                     f"the exported graph differs from the model by {figures['onnx']['largest_difference']:.2g} in "
@@ -80,6 +90,8 @@ def export_onnx(classifier: Classifier, examples: Examples, *, out: Path, int8: 
             if classifier.label_names:  # a config leaves out names that are transformers' own, LABEL_0 and LABEL_1
                 write_json(scratch / "labels.json", list(classifier.label_names))
             write_beside(scratch, replace(classifier.beside, cooling=None))
+            if "guarantee" in figures.get("int8", {}):
+                write_json(scratch / "calmix-int8.json", figures["int8"]["guarantee"])
             for file in scratch.iterdir():
                 file.rename(out / file.name)
         finally:
@@ -155,8 +167,31 @@ def _compare(
         "changed_predictions": int((probs.argmax(1) != expected.argmax(1)).sum()),
     }
     if (examples.labels >= 0).all():
-        found["figures"] = measure(probs / probs.sum(1, keepdims=True), examples.labels)
+        found["figures"] = measure(_normalised(probs), examples.labels)
     return found
+
+
+def _decided(probs: NDArray[np.float64], classifier: Classifier, logits: NDArray[np.float32]) -> dict[str, Any]:
+    """Return how many decisions to accept are others than the original's, by its threshold; nothing without one."""
+    threshold = classifier.beside.threshold
+    if threshold is None:
+        return {}
+    here, there = threshold(_normalised(probs)), threshold(classifier.beside.probabilities(logits))
+    return {"changed_decisions": int(np.count_nonzero(here != there))}
+
+
+def _promised(probs: NDArray[np.float64], examples: Examples, classifier: Classifier) -> dict[str, Any]:
+    """Return a threshold and sets for these probabilities that promise what the original's do, if labels tell."""
+    threshold = classifier.beside.threshold
+    if threshold is None or not (examples.labels >= 0).all():
+        return {}
+    beside = guarded(_normalised(probs), examples.labels, threshold.accuracy)
+    return {"guarantee": {key: value.to_json() for key, value in vars(beside).items() if value is not None}}
+
+
+def _normalised(probs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return probabilities that sum to 1 in float64, too."""
+    return np.asarray(probs / probs.sum(1, keepdims=True))
 
 
 def _runtime() -> Any:
