@@ -122,6 +122,36 @@ def test_samples_that_cannot_be_judged_come_last_and_are_not_flagged():
     assert issues.flagged.tolist() == [False, True, False, False]
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_label_of_probability_0_is_the_most_suspicious(dtype):
+    probs = np.array([[[0.1, 0.9], [0.0, 1.0], [1e-7, 1 - 1e-7], [0.9, 0.1], [1.0, 0.0]]])
+    with np.errstate(divide="ignore"):
+        logits = np.log(probs.astype(dtype))
+    issues = label_issues(Dynamics.from_logits(logits, [0, 0, 0, 0, 0]))
+    assert issues.order.tolist() == [1, 2, 0, 3, 4]
+    assert issues.score[1] == pytest.approx(1, abs=1e-6)
+    assert issues.suggested.tolist() == [1, 1, 1, 1, -1]
+    assert issues.flagged.tolist() == [True, True, True, False, False]
+
+
+def test_a_probability_of_0_is_one_observation_among_others():
+    with np.errstate(divide="ignore"):
+        logits = np.log([[[0.0, 1.0], [0.3, 0.7]], [[0.4, 0.6], [0.3, 0.7]]])
+    dynamics = Dynamics.from_logits(logits, [0, 0])
+    assert dynamics.observations.tolist() == [2, 2]
+    assert dynamics.confidence == pytest.approx([0.2, 0.3])
+    assert np.isfinite(dynamics.aum).all()
+    assert label_issues(dynamics).order.tolist() == [0, 1]
+
+
+def test_choices_that_a_row_does_not_have_are_neither_suggested_nor_judged():
+    # Two of three choices, one of three, none that could be read.
+    logits = np.array([[[0.0, 2.0, -np.inf], [1.0, -np.inf, -np.inf], [-np.inf, -np.inf, -np.inf]]] * 2)
+    issues = label_issues(Dynamics.from_logits(logits, [0, 0, 0]))
+    assert issues.suggested.tolist() == [1, -1, -1]
+    assert np.isnan(issues.score).tolist() == [False, True, True]
+
+
 def test_scores_stay_between_0_and_1_and_the_order_sees_past_their_rounding():
     logits = np.array([[[0.0, 5000.0], [0.0, 9000.0], [9000.0, 0.0]]])
     issues = label_issues(Dynamics.from_logits(logits, [0, 0, 0]))

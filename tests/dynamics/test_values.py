@@ -57,6 +57,12 @@ def test_logits_and_labels_that_do_not_fit_are_refused(logits):
         Dynamics.from_logits(logits, [0] * 6, ids=("a",))
 
 
+@pytest.mark.parametrize("labels", [[0.9, 1.7, 0, 0, 0, 0], [0.0] * 6, ["no"] * 6, [None] * 6])
+def test_labels_that_are_no_integers_are_refused(logits, labels):
+    with pytest.raises(InputError, match=r"^labels has dtype .*; it must hold integers, the classes counted from 0$"):
+        Dynamics.from_logits(logits, labels)
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
@@ -154,6 +160,13 @@ def test_a_last_look_replaces_loss_and_prediction_of_those_it_could_judge():
     expected = [np.log1p(np.exp(1.0)), np.log1p(np.exp(-3.0)), before.last_loss[2], np.nan]
     np.testing.assert_allclose(after.last_loss, expected)
     assert after.loss is before.loss
+
+
+def test_a_last_look_that_gave_the_label_probability_0_is_one():
+    before = Dynamics.from_logits(np.zeros((1, 2, 2)), [0, 0])
+    after = before.with_last_look([[-np.inf, 0.0], [0.0, -np.inf]])
+    assert after.last_loss[0] > 700
+    assert after.last_prediction.tolist() == [1, 0]
 
 
 def test_the_history_travels_with_its_samples(tmp_path):

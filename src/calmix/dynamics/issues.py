@@ -16,7 +16,7 @@ class LabelIssues:
     """How suspicious each label is; arrays are in the order of the samples.
 
     A sample that was never observed, or has no other class, is not judged: its score is NaN, it comes last
-    and is never flagged.
+    and is never flagged. A label that was given probability 0 comes first.
     """
 
     ids: tuple[str, ...]

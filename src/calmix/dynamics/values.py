@@ -91,12 +91,20 @@ class Dynamics:
         label_names: Sequence[str] = (),
         recorded_on: Pass = "training pass",
     ) -> "Dynamics":
-        """Return the dynamics of logits [epochs, samples, classes]; a row of NaN was not seen in that epoch."""
+        """Return the dynamics of logits [epochs, samples, classes]; a row of NaN was not seen in that epoch.
+
+        Logarithms of probabilities will do. There −inf may mean two things: a probability of 0, or a choice that the
+        row does not have. A label is never a choice that is not there, so −inf at the label is a probability of 0: it
+        counts as the smallest positive number of its precision. Elsewhere −inf takes no part.
+        """
         import torch
 
         from calmix.dynamics.recorder import Recorder
 
-        scores, gold = np.asarray(logits), torch.as_tensor(np.asarray(labels, dtype=np.int64))
+        scores, given = np.asarray(logits), np.asarray(labels)
+        if given.size and given.dtype.kind not in "biu":
+            raise InputError(f"labels has dtype {given.dtype}; it must hold integers, the classes counted from 0")
+        gold = torch.as_tensor(given.astype(np.int64))
         if scores.ndim != 3 or gold.shape != scores.shape[1:2]:
             raise ValueError(
                 "from_logits wants logits [epochs, samples, classes] and labels [samples], "
@@ -104,7 +112,7 @@ class Dynamics:
             )
         recorder, rows = Recorder(scores.shape[1]), torch.arange(scores.shape[1])
         for epoch in scores:
-            recorder.update(torch.as_tensor(epoch), gold, rows)
+            recorder.update(torch.as_tensor(_with_possible_labels(epoch, gold.numpy())), gold, rows)
             recorder.end_epoch()
         dynamics = recorder.dynamics(ids=ids, label_names=label_names, recorded_on=recorded_on)
         return replace(dynamics, labels=gold.numpy())
@@ -118,12 +126,12 @@ class Dynamics:
 
         from calmix.dynamics.observing import observe
 
-        scores, fewest = torch.as_tensor(np.asarray(logits)), int(self.labels.max(initial=0)) + 1
+        scores, fewest = np.asarray(logits), int(self.labels.max(initial=0)) + 1
         if scores.ndim != 2 or len(scores) != len(self) or scores.shape[1] < fewest:
             raise InputError(
                 f"with_last_look wants logits [{len(self)} samples, {fewest} or more classes], not {list(scores.shape)}"
             )
-        look = observe(scores, torch.as_tensor(self.labels))
+        look = observe(torch.as_tensor(_with_possible_labels(scores, self.labels)), torch.as_tensor(self.labels))
         valid = look.valid.numpy() & (self.observations > 0)
         return replace(
             self,
@@ -236,6 +244,18 @@ class Dynamics:
         if not self.label_names:
             return pa.array(codes, pa.int64(), mask=codes < 0)
         return pa.array(self.label_names, pa.string()).take(pa.array(codes, pa.int64(), mask=codes < 0))
+
+
+def _with_possible_labels(logits: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[Any]:
+    """Return logits [samples, classes] in which −inf at a label is the least a probability above 0 can be."""
+    rows = np.flatnonzero((labels >= 0) & (labels < logits.shape[1]))
+    rows = rows[np.isneginf(logits[rows, labels[rows]])]
+    if not len(rows):
+        return logits
+    rows = rows[np.isfinite(logits[rows].max(axis=1))]
+    possible, least = logits.astype(np.float64), float(np.finfo(logits.dtype).smallest_subnormal)
+    possible[rows, labels[rows]] = np.logaddexp.reduce(possible[rows], axis=1) + np.log(least)
+    return possible
 
 
 def check_strings(names: Sequence[str], what: str) -> None:
