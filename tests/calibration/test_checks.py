@@ -6,8 +6,22 @@ import torch
 
 from calmix.calibration import checks
 from calmix.errors import InputError
-from calmix.metrics import adaptive_ece, brier, classwise_ece, ece, nll, squared_ece
-from calmix.recalibration import Histogram, Temperature
+from calmix.metrics import (
+    BinCounts,
+    adaptive_ece,
+    brier,
+    brier_decomposition,
+    classwise_ece,
+    debiased_ece,
+    ece,
+    mce,
+    nll,
+    oe,
+    reliability,
+    smooth_ece,
+    squared_ece,
+)
+from calmix.recalibration import Histogram, Isotonic, Temperature, VectorScaling
 
 GOOD = np.array([[0.5, 0.5], [0.9, 0.1], [0.2, 0.8]])
 LABELS = np.array([0, 1, 1])
@@ -144,6 +158,72 @@ def test_soft_targets_that_point_nowhere_are_named():
         Temperature.fit(np.array([[-np.inf, 0.0, 1.0]]), np.full((1, 3), 1 / 3))
 
 
+KINDS = [Temperature, VectorScaling, Isotonic, Histogram]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_probabilities_are_not_fitted_as_logits(kind, dtype):
+    with pytest.raises(InputError, match=r"^logits holds probabilities .*; for probabilities p, pass np.log\(p.clip"):
+        kind.fit(GOOD.astype(dtype), LABELS)
+    kind.fit(np.log(GOOD.astype(dtype)), LABELS)
+    kind.fit(np.array([[0.5, 0.5], [0.9, 0.2]]), LABELS[:2])  # one row that is none is enough
+
+
+def test_the_logarithm_of_a_probability_of_0_is_refused_with_the_same_remedy():
+    probs = np.array([[0.0, 1.0], [0.4, 0.6]])
+    with np.errstate(divide="ignore"), pytest.raises(InputError, match=r"-inf; for probabilities p, pass np.log\(p.cl"):
+        Temperature.fit(np.log(probs), np.array([0, 1]))
+    assert Temperature.fit(np.log(probs.clip(1e-12)), np.array([0, 1])).temperature > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_fitted_without_labels(kind):
+    with pytest.raises(InputError, match=r"^labels is None; it must hold numbers$"):
+        kind.fit(np.log(GOOD), None)
+    with pytest.raises(InputError, match=r"^logits is None; it must hold numbers$"):
+        kind.fit(None, LABELS)
+
+
+def counted(probs, labels, *, positive_class):
+    return BinCounts.empty(positive_class=positive_class).update(probs, labels)
+
+
+OF_A_CLASS = [
+    ece,
+    mce,
+    oe,
+    reliability,
+    adaptive_ece,
+    squared_ece,
+    debiased_ece,
+    smooth_ece,
+    brier,
+    brier_decomposition,
+    BinCounts.of,
+    counted,
+]
+
+
+@pytest.mark.parametrize("measure", OF_A_CLASS)
+@pytest.mark.parametrize("given", [True, False, np.True_, 0.5, "1", [1], np.nan])
+def test_a_positive_class_is_the_index_of_a_class(measure, given):
+    with pytest.raises(InputError, match=r"^positive_class is .*; it must be a whole number$"):
+        measure(GOOD, LABELS, positive_class=given)
+
+
+@pytest.mark.parametrize("measure", OF_A_CLASS)
+@pytest.mark.parametrize("given", [-1, 2])
+def test_a_positive_class_exists(measure, given):
+    with pytest.raises(InputError, match=rf"^positive_class is {given}; it must lie in 0 … 1$"):
+        measure(GOOD, LABELS, positive_class=given)
+
+
+def test_an_index_of_numpy_is_a_class_too():
+    assert brier(GOOD, LABELS, positive_class=np.int32(1)) == brier(GOOD, LABELS, positive_class=1)
+    assert BinCounts.of(GOOD, LABELS, positive_class=np.int64(1)).positive_class == 1
+
+
 BINNED = [ece, adaptive_ece, classwise_ece, squared_ece, lambda p, y, bins: Histogram.fit(np.log(p), y, bins=bins)]
 
 
@@ -155,7 +235,7 @@ def test_bins_are_a_whole_number_however_it_is_written(measure):
 
 
 @pytest.mark.parametrize("measure", BINNED)
-@pytest.mark.parametrize("bins", [2.5, "10", np.nan, np.inf, None])
+@pytest.mark.parametrize("bins", [2.5, "10", np.nan, np.inf, None, True])
 def test_bins_that_are_no_whole_number_are_refused(measure, bins):
     with pytest.raises(InputError, match=r"^bins is .*; it must be a whole number$"):
         measure(GOOD, LABELS, bins=bins)

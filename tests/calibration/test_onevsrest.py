@@ -10,7 +10,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from calmix.calibration.onevsrest import pool_adjacent_violators
 from calmix.errors import InputError
-from calmix.metrics import brier, ece, nll
+from calmix.metrics import accuracy, brier, ece, nll
 from calmix.recalibration import Histogram, Isotonic
 
 KINDS = [Isotonic, Histogram]
@@ -49,9 +49,37 @@ def test_histogram_gives_the_frequency_of_the_bin():
     labels = np.array([0, 0, 0, 1, 0, 1, 1, 1])
     logits = np.log(np.stack([1 - p, p], 1))
     fitted = Histogram.fit(logits, labels, bins=2)
-    assert fitted.frequencies[1] == (0.25, 0.75)
-    assert fitted(logits)[:, 1] == pytest.approx(np.repeat([0.25, 0.75], 4))
+    # Of the rows and of p(1 - p) the lowest four hold 0.50 and 0.44, less than half in the mean; five 0.63 and 0.63.
+    assert fitted.edges[1] == pytest.approx((0.6,))
+    assert fitted.frequencies == ((0.25, 0.75), (0.2, 1.0))
+    assert fitted(logits)[:, 1] == pytest.approx([0.2 / 0.95] * 4 + [0.2 / 0.45] + [1 / 1.25] * 3)
     assert sum(len(f) for f in Histogram.fit(np.zeros((5, 2)), labels[:5]).frequencies) == 2
+
+
+def test_the_bins_of_two_alike_classes_are_equally_full():
+    p = np.arange(1, 100) / 100
+    fitted = Histogram.fit(np.log(np.stack([1 - p, p], 1)), np.zeros(99, int), bins=1)
+    assert fitted.edges == ((), ())
+    even = Histogram.fit(np.zeros((60, 2)), np.arange(60) % 2)
+    assert even.frequencies == ((0.5,), (0.5,))
+
+
+def a_record(seed, classes=100, rows=10_000):
+    """Logits of a model that is right nine times in ten, and too sure."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, rows)
+    logits = rng.normal(size=(rows, classes))
+    logits[np.arange(rows), labels] += 10 * rng.gamma(2.0, 0.5, rows)
+    return 2 * logits, labels
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_many_classes_predictions_stay_about_as_right_as_they_were(kind):
+    logits, labels = a_record(0)
+    new, new_labels = a_record(1)
+    before = accuracy(softmax(new, 1), new_labels)
+    assert 0.88 < before < 0.92
+    assert accuracy(kind.fit(logits, labels)(new), new_labels) > before - 0.025
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -70,6 +70,26 @@ def test_choices_that_are_not_there_have_no_part_in_a_score():
     assert found["negative_entropy"][0] == pytest.approx(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
 
 
+@pytest.mark.parametrize(
+    ("probs", "logits", "says"),
+    [
+        ([[np.nan, 1.0]], None, r"^probs\[0\] holds NaN"),
+        ([[2.0, -1.0]], None, r"^probs\[0\] holds -1, a negative number; pass probabilities"),
+        ([[2.0, 1.0]], None, r"^probs\[0\] sums to 3, not 1; pass probabilities"),
+        ([0.5, 0.5], None, r"^probs has shape \(2,\)"),
+        ([], None, r"^probs has shape \(0,\)"),
+        (0.5, None, r"^probs has shape \(\)"),
+        ([["a", "b"]], None, r"^probs has dtype"),
+        ([[0.5, 0.5]], [[np.nan, 1.0]], r"^logits\[0\] holds NaN"),
+        ([[0.5, 0.5]], [0.0, 1.0], r"^logits has shape \(2,\)"),
+        ([[0.5, 0.5]], [[0.0, 1.0]] * 2, r"^logits has shape \(2, 2\) and probs \(1, 2\)"),
+    ],
+)
+def test_familiarity_of_what_are_no_probabilities_or_logits_is_refused(probs, logits, says):
+    with pytest.raises(InputError, match=says):
+        familiarity(np.array(probs), None if logits is None else np.array(logits))
+
+
 def test_the_interval_of_the_auroc_is_that_of_the_bootstrap():
     rng = np.random.default_rng(0)
     inside, outside = rng.normal(1, 1, 400), rng.normal(0, 1.5, 300)

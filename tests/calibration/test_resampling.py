@@ -1,3 +1,4 @@
+import math
 from functools import partial
 
 import numpy as np
@@ -49,6 +50,21 @@ def test_a_model_does_not_differ_from_itself(draw):
     _, probs, labels = draw(0, 50)
     found = paired_bootstrap(partial(ece, bins=10), probs, probs, labels, n=20, generator=0)
     assert (found.low, found.estimate, found.high) == (0, 0, 0)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_certain_mistake_has_an_infinite_nll_and_infinite_bounds(draw):
+    _, probs, labels = draw(0, 50)
+    certain = probs.copy()
+    certain[7] = np.eye(3)[(labels[7] + 1) % 3]
+    found = bootstrap(nll, certain, labels, n=20, generator=0)
+    assert (found.estimate, found.low, found.high) == (math.inf, math.inf, math.inf)
+    worse = paired_bootstrap(nll, certain, probs, labels, n=20, generator=0)
+    assert (worse.estimate, worse.low, worse.high) == (math.inf, math.inf, math.inf)
+    better = paired_bootstrap(nll, probs, certain, labels, n=20, generator=0)
+    assert (better.estimate, better.low, better.high) == (-math.inf, -math.inf, -math.inf)
+    with pytest.raises(InputError, match=r"infinite for both models\); take one that is finite, as brier$"):
+        paired_bootstrap(nll, certain, certain, labels, n=20, generator=0)
 
 
 def test_nonsense_is_an_error(draw):

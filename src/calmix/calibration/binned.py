@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calmix.calibration.checks import Array, bin_count, pair
+from calmix.calibration.checks import Array, bin_count, class_index, pair, whole
 from calmix.calibration.compiled import compiled_sums
 from calmix.calibration.confidence import stream
 from calmix.errors import InputError
@@ -47,6 +47,8 @@ class BinCounts:
     @classmethod
     def empty(cls, bins: int = 15, *, positive_class: int | None = None) -> "BinCounts":
         """No rows yet."""
+        if positive_class is not None:
+            positive_class = whole(positive_class, "positive_class")
         return cls.from_array(np.zeros((3, bin_count(bins))), positive_class=positive_class)
 
     @classmethod
@@ -54,6 +56,8 @@ class BinCounts:
         """The counts of these rows: top label, or `positive_class` against the rest."""
         p, y = pair(probs, labels)
         bins = bin_count(bins)
+        if positive_class is not None:
+            positive_class = class_index(positive_class, p.shape[1])
         counted = compiled_sums(p, y, bins, positive_class)
         if counted is not None:
             return cls.from_array(counted, positive_class=positive_class)

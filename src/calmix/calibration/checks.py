@@ -11,7 +11,21 @@ from torch import Tensor
 
 from calmix.errors import InputError
 
-__all__ = ["FEW", "Array", "Chunk", "bin_count", "checked_chunks", "checked_logits", "like", "pair", "tensor", "whole"]
+__all__ = [
+    "FEW",
+    "Array",
+    "Chunk",
+    "bin_count",
+    "checked_chunks",
+    "checked_labels",
+    "checked_logits",
+    "checked_probs",
+    "class_index",
+    "like",
+    "pair",
+    "tensor",
+    "whole",
+]
 
 Array: TypeAlias = np.ndarray[Any, Any] | Tensor
 
@@ -21,6 +35,8 @@ _DEVICE_CHUNK = 1 << 22
 # Up to this many classes a chunk is laid out by columns: whole columns are compared and added several times
 # faster than short rows.
 FEW = 8
+# Far below what a classifier says of anything, and far above the smallest number of float32.
+_OF_PROBABILITIES = "for probabilities p, pass np.log(p.clip(1e-12))"
 
 
 class Chunk(NamedTuple):
@@ -33,6 +49,8 @@ class Chunk(NamedTuple):
 
 def tensor(values: Array, name: str) -> Tensor:
     """`values` as a tensor that shares their memory where it can; gradients are left behind."""
+    if values is None:
+        raise InputError(f"{name} is None; it must hold numbers")
     if isinstance(values, Tensor):
         # float64 does not exist on Apple's GPU, and a metric summed in float32 is wrong past 10⁷ rows.
         return values.detach().cpu() if values.device.type == "mps" else values.detach()
@@ -50,8 +68,9 @@ def tensor(values: Array, name: str) -> Tensor:
 
 
 def whole(value: float, name: str) -> int:
-    """`value` as an int, if it is a whole number."""
-    if isinstance(value, Integral) or (isinstance(value, Real) and float(value).is_integer()):
+    """`value` as an int, if it is a whole number; True and False are none."""
+    whole_number = isinstance(value, Integral) or (isinstance(value, Real) and float(value).is_integer())
+    if whole_number and not isinstance(value, bool):
         return int(value)
     raise InputError(f"{name} is {value!r}; it must be a whole number")
 
@@ -61,6 +80,13 @@ def bin_count(bins: float) -> int:
     if (count := whole(bins, "bins")) < 1:
         raise InputError(f"bins is {bins}; at least one is needed")
     return count
+
+
+def class_index(value: float, classes: int) -> int:
+    """`value` as the index of one of so many classes."""
+    if not 0 <= (index := whole(value, "positive_class")) < classes:
+        raise InputError(f"positive_class is {value}; it must lie in 0 … {classes - 1}")
+    return index
 
 
 def like(result: Tensor, source: Array) -> Array:
@@ -178,23 +204,29 @@ def _complain_probs(name: str, start: int, p: Tensor) -> None:
     raise InputError(f"{where} sums to {float(p[row].sum()):.6g}, not 1; pass probabilities (softmax of the logits)")
 
 
-def checked_logits(logits: Array, labels: Array | None = None) -> tuple[Tensor, Tensor | None]:
-    """`logits` as float64 and `labels` (integers or soft targets), both checked.
+def checked_probs(probs: Array) -> Iterator[Tensor]:
+    """The rows of `probs` a chunk at a time, checked as in `checked_chunks`, where there are no labels."""
+    p = tensor(probs, "probs")
+    return (chunk.probs for chunk in checked_chunks(p, _no_labels(p)))
 
-    A logit may be -inf, for a choice that does not exist; NaN, +inf and rows of nothing but -inf are errors,
-    and so is a label that points at -inf.
+
+def checked_logits(logits: Array) -> Tensor:
+    """`logits` as float64, checked.
+
+    A logit may be -inf, for a choice that does not exist; NaN, +inf and rows of nothing but -inf are errors.
     """
-    if labels is None:
-        z, y = pair(logits, np.zeros(len(logits), np.int64), name="logits")[0].double(), None
-    else:
-        z, y = pair(logits, labels, name="logits", soft=True)
-        z = z.double()
-    top = z.amax(1)
-    if not bool(top.isfinite().all()):
-        row = int((~top.isfinite()).nonzero()[0, 0])
-        raise InputError(f"logits[{row}] holds NaN, +inf or nothing but -inf; look for its input")
-    if y is None:
-        return z, None
+    z = tensor(logits, "logits")
+    return _finite(pair(z, _no_labels(z), name="logits")[0])
+
+
+def checked_labels(logits: Array, labels: Array) -> tuple[Tensor, Tensor]:
+    """`logits` to fit something on, as float64, and `labels` (integers or soft targets), both checked.
+
+    A label must not point at a logit of -inf. Rows that are all probabilities are refused: logits are sums of
+    weights, of which some are negative or do not add up to 1.
+    """
+    given, y = pair(logits, labels, name="logits", soft=True)
+    z = _finite(given)
     if y.ndim == 2:
         if not bool(normalised(y)):
             _complain_probs("labels", 0, y)
@@ -208,5 +240,22 @@ def checked_logits(logits: Array, labels: Array | None = None) -> tuple[Tensor, 
             raise InputError(f"labels[{row}] is {int(y[row])}; labels must lie in 0 … {z.shape[1] - 1}")
         off = z.gather(1, y[:, None])[:, 0].isneginf()
     if bool(off.any()):
-        raise InputError(f"labels[{int(off.nonzero()[0, 0])}] points at a choice whose logit is -inf")
+        row = int(off.nonzero()[0, 0])
+        raise InputError(f"labels[{row}] points at a choice whose logit is -inf; {_OF_PROBABILITIES}")
+    if bool(normalised(given)):
+        raise InputError(f"logits holds probabilities (each row sums to 1); {_OF_PROBABILITIES}")
     return z, y
+
+
+def _no_labels(values: Tensor) -> Tensor:
+    return torch.zeros(values.shape[:1], dtype=torch.int64)
+
+
+def _finite(logits: Tensor) -> Tensor:
+    """`logits` as float64, if no row holds NaN, +inf or nothing but -inf."""
+    z = logits.double()
+    top = z.amax(1)
+    if not bool(top.isfinite().all()):
+        row = int((~top.isfinite()).nonzero()[0, 0])
+        raise InputError(f"logits[{row}] holds NaN, +inf or nothing but -inf; look for its input")
+    return z

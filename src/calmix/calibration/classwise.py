@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from calmix.calibration.binned import bin_index
-from calmix.calibration.checks import Array, bin_count, checked_chunks
-from calmix.errors import InputError
+from calmix.calibration.checks import Array, bin_count, checked_chunks, class_index
 
 __all__ = ["BrierParts", "brier_decomposition", "classwise_ece"]
 
@@ -42,9 +41,8 @@ def brier_decomposition(
     """
     sums = _class_sums(probs, labels, bins)
     if positive_class is not None:
-        if not 0 <= positive_class < sums.shape[1]:
-            raise InputError(f"positive_class is {positive_class}; it must lie in 0 … {sums.shape[1] - 1}")
-        sums = sums[:, positive_class : positive_class + 1]
+        index = class_index(positive_class, sums.shape[1])
+        sums = sums[:, index : index + 1]
     rows, probability, outcome, squared = sums
     total = rows[0].sum()
     held = rows.clamp(min=1)

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from calmix.calibration.checks import FEW, Array, Chunk, checked_chunks
-from calmix.errors import InputError
+from calmix.calibration.checks import FEW, Array, Chunk, checked_chunks, class_index
 
 __all__ = ["confidences", "first_largest", "stream"]
 
@@ -21,10 +20,8 @@ def stream(probs: Array, labels: Array, positive_class: int | None) -> Iterator[
         if positive_class is None:
             yield _top(chunk)
             continue
-        classes = chunk.probs.shape[1]
-        if not 0 <= positive_class < classes:
-            raise InputError(f"positive_class is {positive_class}; it must lie in 0 … {classes - 1}")
-        yield chunk.probs[:, positive_class], chunk.labels == positive_class
+        index = class_index(positive_class, chunk.probs.shape[1])
+        yield chunk.probs[:, index], chunk.labels == index
 
 
 def confidences(probs: Array, labels: Array, positive_class: int | None = None) -> tuple[Tensor, Tensor]:

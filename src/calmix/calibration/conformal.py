@@ -4,11 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from calmix.calibration.checks import Array, checked_chunks, like
+from calmix.calibration.checks import Array, checked_chunks, checked_probs, like
 from calmix.errors import InputError
 
 __all__ = ["ConformalSets"]
@@ -48,9 +47,8 @@ class ConformalSets:
 
     def __call__(self, probs: Array) -> Array:
         """Which classes are in each row's set, as bools [n, K]."""
-        nothing = np.zeros(len(probs), np.int64)
         limit = math.inf if self.quantile is None else self.quantile
-        parts = [_scores(chunk.probs, self.score) <= limit for chunk in checked_chunks(probs, nothing)]
+        parts = [_scores(p, self.score) <= limit for p in checked_probs(probs)]
         return like(torch.cat(parts), probs)
 
     def to_json(self) -> dict[str, Any]:

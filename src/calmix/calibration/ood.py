@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calmix.calibration.checks import Array, tensor
+from calmix.calibration.checks import Array, checked_logits, checked_probs, tensor
 from calmix.calibration.resampling import Interval
 from calmix.errors import InputError
 
@@ -25,15 +25,18 @@ def familiarity(probs: Array, logits: Array | None = None) -> dict[str, NDArray[
     and, of logits, `negative_energy` = log Σ exp(z) (Liu et al. 2020). Choices that a row does not have are
     probabilities of 0 and logits of −inf.
     """
-    p = tensor(probs, "probs").double()
-    top = p.topk(min(2, p.shape[1]), dim=1).values
+    p = torch.cat([rows.to(torch.float64, copy=True) for rows in checked_probs(probs)])
+    top = p.topk(2, dim=1).values
     found = {
         "max_probability": top[:, 0],
         "negative_entropy": torch.xlogy(p, p).sum(1),
-        "margin": top[:, 0] - top[:, 1] if top.shape[1] > 1 else top[:, 0],
+        "margin": top[:, 0] - top[:, 1],
     }
     if logits is not None:
-        found["negative_energy"] = tensor(logits, "logits").double().logsumexp(1)
+        z = checked_logits(logits)
+        if z.shape != p.shape:
+            raise InputError(f"logits has shape {tuple(z.shape)} and probs {tuple(p.shape)}; they must be alike")
+        found["negative_energy"] = z.logsumexp(1)
     return {name: score.cpu().numpy() for name, score in found.items()}
 
 

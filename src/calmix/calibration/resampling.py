@@ -1,5 +1,6 @@
 """Intervals for any metric, and for the difference between two models, by resampling rows."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -43,6 +44,9 @@ def bootstrap(
     estimate). Without that move, the interval of any calibration error lies too high, because a resample
     repeats rows and looks worse calibrated than the data. Options of the metric: `functools.partial`.
 
+    Where the estimate is infinite, as the NLL of a label that was given probability 0, so are both bounds: what
+    has happened once can happen again, and the mean over all data is infinite too.
+
     >>> from calmix.metrics import accuracy
     >>> probs = np.array([[0.9, 0.1], [0.2, 0.8]] * 50)
     >>> labels = np.array([0, 1] * 40 + [1, 1] * 10)
@@ -67,7 +71,7 @@ def paired_bootstrap(
     """The interval of `metric(probs, labels) − metric(other, labels)`, both on the same resampled rows.
 
     Two models on one test set share its hard rows: the difference is known far better than either value. If
-    the interval excludes 0, the models differ.
+    the interval excludes 0, the models differ. Two infinite values have no difference: that is an error.
     """
     pair(probs, labels, soft=True)
     pair(other, labels, name="other", soft=True)
@@ -86,14 +90,20 @@ def _interval(
     if n < 2 or not 0 < level < 1:
         raise InputError(f"n is {n} and level is {level}; n must be at least 2 and level between 0 and 1")
     generator = _numpy_generator(generator)
-    estimate, rows = statistic(*arrays), len(arrays[0])
+    estimate, rows = float(statistic(*arrays)), len(arrays[0])
+    if math.isnan(estimate):
+        raise InputError(
+            "the metric is not a number on these rows (or infinite for both models); take one that is finite, as brier"
+        )
+    if math.isinf(estimate):
+        return Interval(estimate, estimate, estimate, level)
     values = np.empty(n)
     for i in range(n):
         chosen = generator.integers(0, rows, rows)
         values[i] = statistic(*(_rows(array, chosen) for array in arrays))
     bias = values.mean() - estimate
     low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2]) - bias
-    return Interval(float(estimate), float(low), float(high), level)
+    return Interval(estimate, float(low), float(high), level)
 
 
 def _numpy_generator(generator: np.random.Generator | int) -> np.random.Generator:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from calmix.calibration.checks import Array, checked_chunks, like
+from calmix.calibration.checks import Array, checked_probs, like
 from calmix.calibration.confidence import confidences
 from calmix.errors import InputError
 
@@ -34,6 +34,10 @@ class SelectiveThreshold:
     accuracy: float  # what was asked for
     error: float
     coverage: float  # the share of the calibration rows that is accepted
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None and not 0 <= self.threshold <= 1:
+            raise InputError(f"threshold is {self.threshold}; it must lie in 0 … 1, or be None to accept nothing")
 
     @classmethod
     def fit(cls, probs: Array, labels: Array, *, accuracy: float, error: float = 0.05) -> "SelectiveThreshold":
@@ -62,10 +66,8 @@ class SelectiveThreshold:
 
     def __call__(self, probs: Array) -> Array:
         """Which rows of `probs` to accept, as bools."""
-        if self.threshold is None:
-            return like(torch.zeros(len(probs), dtype=torch.bool), probs)
-        nothing = np.zeros(len(probs), np.int64)
-        parts = [chunk.probs.amax(1).double() >= self.threshold for chunk in checked_chunks(probs, nothing)]
+        least = math.inf if self.threshold is None else self.threshold
+        parts = [p.amax(1).double() >= least for p in checked_probs(probs)]
         return like(torch.cat(parts), probs)
 
     def to_json(self) -> dict[str, Any]:

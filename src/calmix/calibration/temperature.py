@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calmix.calibration.checks import Array, checked_logits, like
+from calmix.calibration.checks import Array, checked_labels, checked_logits, like
 from calmix.errors import InputError
 
 __all__ = ["Temperature"]
@@ -52,8 +52,7 @@ class Temperature:
         the NLL exceeds its limit by 1/(n + 2), which is as sure as n right answers can make one, or at T = 1
         if that is already below. Logits worse than chance end at T = 1000, next to uniform.
         """
-        z, y = checked_logits(logits, labels)
-        assert y is not None
+        z, y = checked_labels(logits, labels)
         problem = _Problem.of(z, y)
         if problem.separated:
             return cls(1 / _sharpen(problem))
@@ -66,7 +65,7 @@ class Temperature:
 
     def __call__(self, logits: Array) -> Array:
         """Calibrated probabilities in float64, as numpy for numpy and on its device for a tensor."""
-        z, _ = checked_logits(logits)
+        z = checked_logits(logits)
         return like(torch.softmax((z - z.amax(1, keepdim=True)) / self.temperature, 1), logits)
 
     def to_json(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calmix.calibration.checks import Array, checked_logits, like
+from calmix.calibration.checks import Array, checked_labels, checked_logits, like
 from calmix.errors import InputError
 
 __all__ = ["VectorScaling"]
@@ -32,8 +32,7 @@ class VectorScaling:
 
         A convex problem, solved in float64 with L-BFGS from scale 1 and shift 0: never worse than those.
         """
-        z, y = checked_logits(logits, labels)
-        assert y is not None
+        z, y = checked_labels(logits, labels)
         # A caller may have switched gradients off altogether; copies made inside are free of that.
         with torch.inference_mode(False), torch.enable_grad():
             scale, shift = _minimise(z.clone(), y.clone()).tolist()
@@ -41,7 +40,7 @@ class VectorScaling:
 
     def __call__(self, logits: Array) -> Array:
         """Calibrated probabilities in float64, as numpy for numpy and on its device for a tensor."""
-        z, _ = checked_logits(logits)
+        z = checked_logits(logits)
         if z.shape[1] != len(self.scale):
             raise InputError(f"logits has {z.shape[1]} classes; these scales were fitted for {len(self.scale)}")
         absent = z.isneginf()
