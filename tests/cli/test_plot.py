@@ -131,7 +131,6 @@ def test_runs_judged_on_other_rows_are_drawn_and_told(calmix: Any, trained: Path
         ("confusion", "draw one of each"),
         ("datamap", "draw one of each"),
         ("ood", "calmix ood compares models"),
-        ("bars", "give those of one study"),
     ],
 )
 def test_what_is_drawn_of_one_folder_says_what_to_do_with_several(
@@ -265,6 +264,12 @@ vary = {{ alpha = [0.2, 0.8] }}
     words = ("plot", "out", "--what", "bars", "--figure", "ece", "--out", "b.png", "--table", "b.csv")
     assert calmix(*words, "--method", "erm").code == 0
     assert read_table(place / "b.csv")["method"].to_pylist() == ["erm"]
+    shutil.copytree(place / "out", place / "again")
+    words = ("plot", "out", "again", "--what", "bars", "--figure", "ece", "--out", "c.png", "--table", "c.csv")
+    ended = calmix(*words)
+    assert ended.code == 0, ended.err
+    names = ["erm", "input-mixup alpha=0.2", "input-mixup alpha=0.8"]
+    assert read_table(place / "c.csv")["method"].to_pylist() == names
 
 
 @pytest.mark.parametrize(

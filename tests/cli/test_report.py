@@ -1,5 +1,6 @@
 """`calmix report`."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,6 @@ import pytest
 @pytest.fixture
 def run(trained: Path, place: Path) -> Path:
     """A copy of a finished run, in the folder the command runs in."""
-    import shutil
-
     shutil.copytree(trained, place / "run")
     return Path("run")
 
@@ -62,11 +61,27 @@ def test_a_map_leaves_a_page_unless_told_not_to(calmix: Any, files: Any, checkpo
 
 
 def test_several_runs_are_compared(calmix: Any, run: Path, place: Path) -> None:
-    import shutil
-
     shutil.copytree(run, "other")
     ended = calmix("report", run, "other")
     assert (ended.code, ended.out, ended.err) == (0, "page: comparison.html\n", "")
     assert "2 runs side by side" in (place / "comparison.html").read_text(encoding="utf-8")
     ended = calmix("report", run, run)
     assert (ended.code, ended.err) == (2, "calmix: run: is given twice\n")
+
+
+def test_a_file_under_another_name_is_the_same_rows(calmix: Any, files: Any, checkpoint: Any, place: Path) -> None:
+    words = ["train", files["train"], "--dev", files["dev"], "--model", checkpoint("bert"), "--epochs", 1]
+    assert calmix(*words, "--test", files["test"], "--out", "run").code == 0
+    shutil.copy(files["test"], place / "october.csv")
+    assert calmix("evaluate", "run", "october.csv", "--out", "judged").code == 0
+    assert calmix("report", "run", "judged", "--out", "both.html").code == 0
+    page = (place / "both.html").read_text(encoding="utf-8")
+    (table,) = (part for part in page.split("<h3>") if 'data-set="test"' in part)
+    assert "not judged on" not in table
+    assert table.count('class="difference') > 0
+    assert 'data-set="october"' not in page
+    ended = calmix("plot", "run", "judged", "--what", "reliability", "--data", "test", "--out", "fig.svg")
+    assert (ended.code, ended.err) == (0, "")
+    labelled = (place / "fig.svg").read_text()
+    assert "<!-- run" in labelled
+    assert "<!-- judged" in labelled

@@ -10,6 +10,7 @@ import pytest
 from calmix.data import write_table
 from calmix.errors import InputError
 from calmix.report import draw_alpha, draw_bars, prepare_alpha, prepare_bars, read_study_rows
+from calmix.report.rows import rows_of_studies
 
 
 def method(name: str, recipe: str, **options: Any) -> dict[str, Any]:
@@ -27,6 +28,7 @@ METHODS = [
 
 def row(name: str, seed: int, value: float, *, scaled: bool = False, data: str = "test") -> dict[str, Any]:
     about = {"task": "mr", "model": "sentence-cnn:v.txt", "setting": "", "data": data, "method": name, "seed": seed}
+    about["run"] = f"{name}-{seed}"
     return {**about, "scaled": scaled, "accuracy": value, "ece": value / 10, "oe": None, "seconds": 1.0}
 
 
@@ -61,6 +63,29 @@ def test_methods_are_bars_in_the_order_asked_for() -> None:
             prepare_bars(ROWS, **wrong)
     with pytest.raises(InputError, match="no run of the study"):
         prepare_bars([])
+
+
+def test_bars_of_several_studies_stand_side_by_side() -> None:
+    own = [row("erm", 0, 0.8), row("erm", 1, 0.8), row("distil", 0, 0.9)]
+    # The same runs, whatever another machine made of them.
+    other = [row("erm", 1, 0.8), row("erm", 0, 0.81), row("mixup", 0, 0.7), row("mixup", 1, 0.6)]
+    table = prepare_bars(rows_of_studies({"a": own, "b": other}), figures=("accuracy",))
+    bars = [(r["method"], r["seeds"], r["mean"]) for r in table.to_pylist()]
+    assert bars == [("erm", 2, 0.8), ("distil", 1, 0.9), ("mixup", 2, pytest.approx(0.65))]
+    assert len(draw_bars(table).axes[0].patches) == 3
+
+
+def test_a_method_that_studies_made_by_other_runs_is_told_apart() -> None:
+    rows = {"a": [row("erm", 0, 0.8), row("mixup", 0, 0.7)], "b": [row("erm", 0, 0.6), row("erm", 1, 0.6)]}
+    found = prepare_bars(rows_of_studies(rows), figures=("accuracy",)).to_pylist()
+    assert [(r["method"], r["mean"]) for r in found] == [("erm (a)", 0.8), ("erm (b)", 0.6), ("mixup", 0.7)]
+    elsewhere = [{**one, "task": "sst2"} for one in rows["b"]]
+    found = prepare_bars(rows_of_studies({"a": rows["a"], "b": elsewhere}), figures=("accuracy",)).to_pylist()
+    assert [(r["method"], r["task"]) for r in found] == [("erm", "mr"), ("erm", "sst2"), ("mixup", "mr")]
+
+
+def test_the_rows_of_one_study_stay_as_they_are() -> None:
+    assert sorted(map(repr, rows_of_studies({"a": ROWS}))) == sorted(map(repr, ROWS))
 
 
 def test_outcomes_are_read_as_studies_and_as_results_have_them(tmp_path: Path) -> None:

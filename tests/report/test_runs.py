@@ -1,6 +1,7 @@
 """Reading a finished run back."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import tiny
 from calmix.errors import InputError
 from calmix.metrics import ece
 from calmix.report import read_run
+from calmix.report.runs import RunFolder, same_rows, under_one_name
 
 
 def test_sets_come_in_the_order_people_ask_for_them(make_run: Any) -> None:
@@ -96,3 +98,43 @@ def test_runs_from_before_texts_were_kept_are_read(make_run: Any) -> None:
     run = read_run(folder)
     assert run.texts is not None
     assert run.texts.num_columns == 0
+
+
+def hashed(run: RunFolder, **digests: str) -> RunFolder:
+    return replace(run, judged=tuple(replace(one, digest=digests.get(one.name)) for one in run.judged))
+
+
+def test_the_same_rows_are_known_by_their_hash(make_run: Any) -> None:
+    one, other = (read_run(make_run(name, sets=("test",))).judged[0] for name in ("a", "b"))
+    bare = replace(other, ids=())  # as of a run that kept no more than figures need
+    assert same_rows(one, other)
+    assert not same_rows(one, bare)
+    assert same_rows(replace(one, digest="0a"), replace(bare, digest="0a"))
+    assert not same_rows(replace(one, digest="0a"), replace(bare, digest="1b"))
+
+
+def test_data_of_several_runs_is_called_as_the_first_calls_it(make_run: Any) -> None:
+    first = hashed(read_run(make_run("a", sets=("test", "ood-far"))), **{"test": "0a", "ood-far": "1b"})
+    second = hashed(read_run(make_run("b", sets=("may", "june", "july"))), may="1b", june="0a", july="2c")
+    again, found = under_one_name([first, second])
+    assert again.judged == first.judged
+    assert {(one.name, one.title, one.outside) for one in found.judged} == {
+        ("test", "test", False),
+        ("ood-far", "far, out of domain", True),
+        ("july", "july", False),
+    }
+
+
+def test_a_name_is_never_given_to_two_data_sets_of_a_run(make_run: Any) -> None:
+    first = hashed(read_run(make_run("a", sets=("test",))), test="0a")
+    second = hashed(read_run(make_run("b", sets=("test", "june"))), test="1b", june="0a")
+    assert [one.name for one in under_one_name([first, second])[1].judged] == ["test", "june"]
+
+
+def test_data_that_chose_something_keeps_its_name(make_run: Any) -> None:
+    judged, chose = (read_run(make_run(name, sets=(of,))) for name, of in (("a", "may"), ("b", "dev")))
+    for runs in (
+        [hashed(judged, may="0a"), hashed(chose, dev="0a")],
+        [hashed(chose, dev="0a"), hashed(judged, may="0a")],
+    ):
+        assert [run.judged[0].name for run in under_one_name(runs)] == [run.judged[0].name for run in runs]

@@ -45,7 +45,7 @@ def _there(runs: list[Path] | None) -> list[Path] | None:
     return runs
 
 
-_SEVERAL = (_What.reliability, _What.risk_coverage, _What.scatter, _What.joint, _What.extended)
+_SEVERAL = (_What.reliability, _What.risk_coverage, _What.scatter, _What.joint, _What.extended, _What.bars)
 # Whose numbers are in no file of the run's folder.
 _WITH_NUMBERS = (_What.scatter, _What.joint, _What.extended, _What.ood, _What.alpha, _What.bars, _What.label_entropy)
 # What is drawn of one run alone, and what to do with several.
@@ -53,7 +53,6 @@ _INSTEAD = {
     _What.curves: "extended draws those of several",
     _What.ood: "calmix ood compares models, in one folder",
     _What.alpha: "give those of one study",
-    _What.bars: "give those of one study",
 }
 # What each option is of.
 _OF = {
@@ -85,7 +84,7 @@ def plot(
             callback=_there,
             is_eager=True,
             help="Folder of a run, a map or an evaluation; of several for reliability, risk-coverage, scatter, joint "
-            "and extended; of a study for alpha and bars; none for label-entropy.",
+            "and extended; of a study for alpha; of one or several studies for bars; none for label-entropy.",
         ),
     ] = None,
     *,
@@ -181,10 +180,10 @@ def _check_replaceable(table: Path, names: list[str]) -> None:
 
 def _read(folders: list[Path]) -> dict[str, "RunFolder"]:
     """Return the runs in folders, by the shortest names that tell them apart."""
-    from calmix import report
     from calmix.report.comparison import run_names
+    from calmix.report.runs import read_run, under_one_name
 
-    return dict(zip(run_names(folders), map(report.read_run, folders), strict=True))
+    return dict(zip(run_names(folders), under_one_name([read_run(folder) for folder in folders]), strict=True))
 
 
 def _folders(what: _What, runs: list[Path]) -> list[Path]:
@@ -222,14 +221,18 @@ def _prepared(what: _What, folders: list[Path], asked: dict[str, Any]) -> tuple[
         alphas = asked["alphas"] or [0.1, 0.2, 0.4, 1.0]
         table = report.prepare_entropies(alphas, generator=np.random.default_rng(0), shares=shares)
         return table, report.draw_entropies(table)
-    return _of_study(what, folders[0], asked) if what in (_What.alpha, _What.bars) else _of_runs(what, folders, asked)
+    return _of_studies(what, folders, asked) if what in (_What.alpha, _What.bars) else _of_runs(what, folders, asked)
 
 
-def _of_study(what: _What, folder: Path, asked: dict[str, Any]) -> tuple[Any, Any]:
+def _of_studies(what: _What, folders: list[Path], asked: dict[str, Any]) -> tuple[Any, Any]:
     from calmix import report
+    from calmix.report.comparison import run_names
+    from calmix.report.rows import rows_of_studies
 
     figures = {} if asked["figures"] is None else {"figures": asked["figures"]}
-    methods, rows = report.read_study_rows(folder)
+    found = dict(zip(run_names(folders), map(report.read_study_rows, folders), strict=True))
+    methods = next(iter(found.values()))[0]
+    rows = rows_of_studies({name: rows for name, (_, rows) in found.items()})
     if what is _What.alpha:
         table = report.prepare_alpha(methods, rows, recipe=asked["recipe"], **figures)
         return table, report.draw_alpha(table)

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from calmix.errors import InputError
 from calmix.report.page import render_page, write_page
 from calmix.report.reliability import prepare_reliability
 from calmix.report.run_page import curve_data
-from calmix.report.runs import Judged, RunFolder, read_run
+from calmix.report.runs import Judged, RunFolder, read_run, same_rows, under_one_name
 from calmix.report.selective import prepare_risk_coverage
 from calmix.report.titles import HIGHER
 from calmix.report.verdict import prepare_verdict
@@ -53,7 +51,8 @@ def comparison_page(runs: Sequence[RunFolder]) -> str:
     if len(runs) > _MOST:
         raise InputError(f"{len(runs)} runs: at most {_MOST} can be told apart in a diagram; for more, make a study")
     names = run_names([run.path for run in runs])
-    sets = [_set(name, runs) for name in dict.fromkeys(one.name for run in runs for one in run.judged)]
+    matched = under_one_name(runs)
+    sets = [_set(name, matched) for name in dict.fromkeys(one.name for run in matched for one in run.judged)]
     return render_page(
         "comparison.html",
         data={"runs": names, "sets": [found["drawn"] for found in sets]},
@@ -66,7 +65,7 @@ def comparison_page(runs: Sequence[RunFolder]) -> str:
 
 def compare(judged: Judged, other: Judged, bins: int) -> dict[str, Difference] | None:
     """Return how one model's figures differ from another's on the same rows; None if the rows are not the same."""
-    if judged.ids != other.ids or not np.array_equal(judged.labels, other.labels):
+    if not same_rows(judged, other):
         return None
     if judged.probs["after"].shape != other.probs["after"].shape:
         return None

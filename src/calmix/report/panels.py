@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
 from calmix.report.reliability import ReliabilityCurve, prepare_reliability
-from calmix.report.runs import Judged
+from calmix.report.runs import Judged, same_rows
 from calmix.report.selective import RiskCurve, prepare_risk_coverage
 
 __all__ = ["other_rows", "reliability_panels", "risk_panels"]
@@ -57,6 +55,6 @@ def other_rows(judged: Mapping[str, Sequence[Judged]]) -> list[str]:
     found: dict[str, None] = {}
     for one in (one for sets in judged.values() for one in sets):
         known = first.setdefault(one.title, one)
-        if known.ids != one.ids or not np.array_equal(known.labels, one.labels):
+        if not same_rows(known, one):
             found[one.title] = None
     return list(found)

@@ -18,7 +18,7 @@ from calmix.report.titles import DECIMALS, TITLES, model_title
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_alpha", "draw_bars", "prepare_alpha", "prepare_bars", "read_study_rows"]
+__all__ = ["draw_alpha", "draw_bars", "prepare_alpha", "prepare_bars", "read_study_rows", "rows_of_studies"]
 
 
 def read_study_rows(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -33,6 +33,28 @@ def read_study_rows(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, 
         raise InputError(f"{folder}: holds no outcome of a study: give the --out of calmix study") from None
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{file}: is damaged ({error}); make it again: calmix study … --tables") from None
+
+
+def rows_of_studies(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the rows of several studies, by name, as those of one.
+
+    A method that two studies made by other runs on the same data is told apart by the study's name. One that is of the
+    same runs, by their keys, counts once.
+    """
+    said: dict[str, dict[str, dict[tuple[Any, ...], list[Mapping[str, Any]]]]] = {}
+    for study, rows in found.items():
+        for row in rows:
+            here = said.setdefault(row["method"], {}).setdefault(study, {})
+            here.setdefault((*_place(row), row["scaled"]), []).append(row)
+    joined: list[dict[str, Any]] = []
+    for method, studies in said.items():
+        whole: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+        for places in studies.values():
+            whole |= {place: rows for place, rows in places.items() if place not in whole}
+        agree = all(_made_of(rows) == _made_of(whole[at]) for places in studies.values() for at, rows in places.items())
+        told = {method: whole} if agree else {f"{method} ({study})": places for study, places in studies.items()}
+        joined += [{**row, "method": name} for name, places in told.items() for rows in places.values() for row in rows]
+    return joined
 
 
 def prepare_alpha(
@@ -75,7 +97,7 @@ def prepare_bars(
     known = list(dict.fromkeys(row["method"] for row in rows))
     for name in methods or []:
         if name not in known:
-            raise InputError(f"the study has no method {name!r} (there are: {', '.join(known)})")
+            raise InputError(f"there is no method {name!r} (there are: {', '.join(known)})")
     for figure in figures:
         if figure not in TITLES:
             raise InputError(f"there is no figure {figure!r} (there are: {', '.join(TITLES)})")
@@ -161,6 +183,10 @@ def _named(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     place = row["task"] if row["data"] == "test" else f"{row['task']} → {row['data'].removeprefix('ood-')}"
     several = [key for key in ("model", "setting") if len({other[key] for other in rows}) > 1]
     return " · ".join([place, *(model_title(str(row[key])) for key in several)])
+
+
+def _made_of(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str]]:
+    return sorted((row["seed"], row["run"]) for row in rows)
 
 
 def _number(value: Any) -> float:

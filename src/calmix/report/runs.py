@@ -2,7 +2,8 @@
 
 import json
 import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from calmix.errors import InputError
 from calmix.training import read_predictions
 from calmix.training.mapping import TEXTS
 
-__all__ = ["Judged", "RunFolder", "Stage", "read_run"]
+__all__ = ["Judged", "RunFolder", "Stage", "read_run", "same_rows", "under_one_name"]
 
 Stage = Literal["before", "after"]
 """Before or after temperature scaling; what is judged as it stands is `after`."""
@@ -43,6 +44,8 @@ class Judged:
     classes: tuple[str, ...]
     """Empty for multiple choice, whose choices are not classes."""
     ids: tuple[str, ...]
+    digest: str | None = None
+    """The hash of the data, where the run recorded it."""
 
     @property
     def aside(self) -> bool:
@@ -132,7 +135,8 @@ def read_run(folder: str | Path) -> RunFolder:
     if settings.get("config", {}).get("command") == "ood":
         raise InputError(f"{folder}: compares models on unfamiliar data; calmix plot --what ood draws it")
     titles = metrics.get("files", {})
-    judged = tuple(_judged(folder, name, stages, titles) for name, stages in metrics.get("splits", {}).items())
+    hashes = settings.get("config", {}).get("data", {})
+    judged = tuple(_judged(folder, name, stages, titles, hashes) for name, stages in metrics.get("splits", {}).items())
     command = settings.get("config", {}).get("command", "train")
     dynamics = Dynamics.load(folder / "datamap.parquet") if (folder / "datamap.parquet").is_file() else None
     return RunFolder(
@@ -166,7 +170,41 @@ def _texts(file: Path) -> pa.Table:
     return table.select([name for name in TEXTS if name in table.column_names])
 
 
-def _judged(folder: Path, name: str, figures: dict[Stage, dict[str, Any]], titles: dict[str, str]) -> Judged:
+def same_rows(one: Judged, other: Judged) -> bool:
+    """Return whether two runs were judged on the same labelled rows, whatever each calls them."""
+    if one.digest is not None and one.digest == other.digest:
+        return True
+    return one.ids == other.ids and np.array_equal(one.labels, other.labels)
+
+
+def under_one_name(runs: Sequence[RunFolder]) -> list[RunFolder]:
+    """Return the runs with data that several were judged on called as the first of these calls it.
+
+    Data that chose something in one of them keeps its name: it flatters that one alone.
+    """
+    known: dict[str, Judged] = {}
+    renamed = []
+    for run in runs:
+        names = {one.name for one in run.judged}
+        judged = []
+        for one in run.judged:
+            first = one if one.digest is None else known.setdefault(one.digest, one)
+            if first.name in names or first.aside or one.aside:
+                judged.append(one)
+                continue
+            names.add(first.name)
+            judged.append(replace(one, name=first.name, title=first.title, outside=first.outside))
+        renamed.append(replace(run, judged=tuple(judged)))
+    return renamed
+
+
+def _judged(
+    folder: Path,
+    name: str,
+    figures: dict[Stage, dict[str, Any]],
+    titles: dict[str, str],
+    hashes: Any,
+) -> Judged:
     probs, labels, table = read_predictions(folder / f"predictions-{name}.parquet")
     scored: dict[Stage, NDArray[np.float64]] = {"after": probs}
     if "before" in figures:
@@ -181,6 +219,7 @@ def _judged(folder: Path, name: str, figures: dict[Stage, dict[str, Any]], title
         labels=labels,
         classes=tuple(c.removeprefix("p_") for c in table.column_names if c.startswith("p_")),
         ids=tuple(table["id"].to_pylist()) if "id" in table.column_names else (),
+        digest=hashes.get(titles.get(name, name)) if isinstance(hashes, dict) else None,
     )
 
 
