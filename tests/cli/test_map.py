@@ -223,6 +223,29 @@ def test_columns_named_for_the_map_are_known_where_the_decisions_are_in_its_fold
     assert "if the map was made with --text, --label or --id, give the same here" in ended.err
 
 
+def test_a_finished_map_knows_its_columns(calmix: Any, odd: Any, checkpoint: Any, place: Path) -> None:
+    names = ("--text", "body (raw)", "--label", "queue", "--id", "key")
+    words = ("--epochs", 1, "--model", checkpoint("bert"), "--no-report", "--out", "map")
+    assert calmix("map", odd.file, *names, *words, "--clean", "one.csv").code == 0
+    ended = calmix("map", odd.file, *words, "--clean", "two.csv")
+    assert ended.code == 0, ended.err
+    assert (place / "two.csv").read_bytes() == (place / "one.csv").read_bytes()
+
+
+def test_decisions_say_which_columns_were_named_wherever_they_are_put(calmix: Any, odd: Any, place: Path) -> None:
+    columns = json.dumps({"text": "body (raw)", "label": "queue", "id": "key"}).replace('"', '""')
+    rows = [("k0", "relabel", "food", columns), ("k1", "keep", "", columns)]
+    lines = ["id,decision,new_label,columns", *(f'{a},{b},{c},"{d}"' for a, b, c, d in rows)]
+    (place / "decisions.csv").write_text("\n".join(lines) + "\n")
+    ended = calmix("map", odd.file, "--apply", "decisions.csv", "--out", "clean.csv")
+    assert ended.code == 0, ended.err
+    assert read_table(place / "clean.csv")["Queue"].to_pylist()[:2] == ["food", "food"]
+    # What is named on the command line goes before.
+    ended = calmix("map", odd.file, "--label", "nowhere", "--apply", "decisions.csv", "--out", "other.csv")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "nowhere" in ended.err
+
+
 def test_lines_end_as_they_did_in_the_table(calmix: Any, place: Path) -> None:
     (place / "data.csv").write_bytes(b'id,text,label\r\na,one,x\r\nb,"two\nlines",y\r\nc,three,x\r\n')
     (place / "decisions.csv").write_text("id,decision\na,drop\n")

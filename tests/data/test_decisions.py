@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from calmix.data import Examples, apply_decisions, read_decisions, read_examples, read_table
+from calmix.data.decisions import decided_columns
 from calmix.errors import InputError
 
 HEAD = "id,label,decision,new_label\n"
@@ -101,3 +102,21 @@ def test_choices_are_relabelled_by_their_number(tmp_path: Path, cells: list[Any]
     (tmp_path / "d.csv").write_text("id,label,decision,new_label\nb,1,relabel,2\n")
     with pytest.raises(InputError, match="'b' has no choice 2"):
         apply_decisions(table, examples, read_decisions(tmp_path / "d.csv", examples), label="label")
+
+
+@pytest.mark.parametrize(
+    ("cell", "columns"),
+    [
+        ('{""text"": ""body"", ""label"": ""a, b""}', {"text": "body", "label": "a, b"}),
+        ('{""text"": 3, ""label"": ""kind""}', {"label": "kind"}),
+        ("[1]", {}),
+        ("{", {}),
+        ("", {}),
+    ],
+)
+def test_decisions_may_say_which_columns_were_named(tmp_path: Path, cell: str, columns: dict[str, str]) -> None:
+    file = tmp_path / "decisions.csv"
+    file.write_text(f'id,decision,columns\na,drop,"{cell}"\n')
+    assert decided_columns(file) == columns
+    file.write_text("id,decision\na,drop\n")
+    assert decided_columns(file) == {}

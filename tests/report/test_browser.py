@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from calmix.data import Examples, apply_decisions, read_decisions
+from calmix.data.decisions import decided_columns
 from calmix.report import prepare_reliability, read_run, write_run_page
 
 pytestmark = pytest.mark.usefixtures("chromium")
@@ -303,6 +304,18 @@ def test_decisions_about_hostile_samples_are_applied_to_their_table(
     assert (done.kept, done.relabelled, done.dropped) == (1, 4, 4)
     assert done.table["id"].to_pylist() == [*ids[1:8:2], *ids[8:]]
     assert done.table["label"].to_pylist()[:4] == ["<b>", "=cmd()", "<b>", "<b>"]
+
+
+def test_decisions_name_the_columns_that_were_named_for_the_map(open_page: Any, make_run: Any, tmp_path: Path) -> None:
+    folder = make_run()
+    columns = {"text": 'the "body", raw', "label": "=queue"}
+    metrics = json.loads((folder / "metrics.json").read_text())
+    (folder / "metrics.json").write_text(json.dumps({**metrics, "columns": columns}))
+    page = open_page(write_run_page(folder))
+    for row in range(2):
+        page.locator("#list > li").nth(row).get_by_label("drop").check()
+    decided(page, tmp_path)
+    assert decided_columns(tmp_path / "decisions.csv") == columns
 
 
 def test_what_is_copied_is_how_it_was_made(open_page: Any, make_run: Any) -> None:

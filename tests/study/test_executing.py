@@ -137,7 +137,18 @@ def test_threshold_runs_are_trained_as_the_runs_that_they_are_for(
     (plain,) = (job for job in jobs if job.spec.is_plain)
     (mapped,) = (job for job in jobs if job.spec.what == "map")
     wanted = fits[f"train {plain.folder.name}"]
-    own = {"out", "dev", "on_progress", "accelerator", "fill", "select", "patience", "average", "checkpoint_epochs"}
+    own = {
+        "out",
+        "dev",
+        "on_progress",
+        "on_note",
+        "accelerator",
+        "fill",
+        "select",
+        "patience",
+        "average",
+        "checkpoint_epochs",
+    }
     runs = {f"map {mapped.folder.name}": 3, "map threshold-easy-1": 4, "map threshold-easy-2": 4}
     for name, classes in runs.items():
         found = fits[name]

@@ -122,6 +122,7 @@ def map_(
         _apply(train, apply, out, columns, as_json, unwanted=filtered or clean is not None)
         return
     from calmix.data import read_examples
+    from calmix.data.remembering import remembered_columns
     from calmix.data.tables import check_writable
     from calmix.errors import InputError
     from calmix.training import FinishedRun, finished_run, processes, survey
@@ -132,14 +133,15 @@ def map_(
         check_apart("--clean", clean, train)
         if out.absolute() in clean.absolute().parents:
             raise InputError(f"--clean {clean}: is inside the map's folder; give another place")
-    examples = read_examples(train, **columns)
+    usual = remembered_columns(out)  # of a map that is finished
+    examples = read_examples(train, **columns, usual=usual)
     if clean is not None:
         check_writable(clean, images=examples.kind == "image")
 
     def complete(done: "Survey") -> None:
         _draw(done)
         if clean is not None:
-            _write_clean(train, examples, columns, done.dynamics, clean)
+            _write_clean(train, examples, columns, usual, done.dynamics, clean)
 
     try:
         with training_bar(quiet=as_json) as bar:
@@ -180,7 +182,7 @@ def map_(
             raise
         figures = finished_run(out).metrics  # it was stopped before its page was there, or is asked for the table alone
         if clean is not None and processes().is_main_process:
-            _write_clean(train, examples, columns, known_dynamics(out, examples).dynamics, clean)
+            _write_clean(train, examples, columns, usual, known_dynamics(out, examples).dynamics, clean)
     if not processes().is_main_process:
         return
     page = None
@@ -224,19 +226,27 @@ def _draw(done: "Survey") -> None:
         save_figure(figure, done.folder / f"datamap.{ending}")
 
 
-def _write_clean(train: str, examples: "Examples", columns: dict[str, Any], known: "Dynamics", clean: Path) -> None:
+def _write_clean(
+    train: str,
+    examples: "Examples",
+    columns: dict[str, Any],
+    usual: dict[str, str],
+    known: "Dynamics",
+    clean: Path,
+) -> None:
     import numpy as np
 
     from calmix.data.originals import original_table, write_copy
     from calmix.dynamics import label_issues
 
-    table, _ = original_table(train, examples, columns)
+    table, _ = original_table(train, examples, columns, usual=usual)
     write_copy(table.take(np.flatnonzero(~label_issues(known).flagged)), clean, of=train)
 
 
 def _apply(train: str, decisions: Path, out: Path, columns: dict[str, Any], as_json: bool, *, unwanted: bool) -> None:
     """Write the table with decisions applied."""
     from calmix.data import apply_decisions, read_decisions, read_table
+    from calmix.data.decisions import decided_columns
     from calmix.data.originals import original_table, write_copy
     from calmix.data.reading import holds_table
     from calmix.data.remembering import remembered_columns
@@ -249,7 +259,7 @@ def _apply(train: str, decisions: Path, out: Path, columns: dict[str, Any], as_j
     check_apart("--out", out, train, decisions)
     if out.exists():
         raise InputError(f"--out {out}: is there already; give another file, or remove it")
-    usual = remembered_columns(decisions.parent)
+    usual = decided_columns(decisions) or remembered_columns(decisions.parent)
     given = read_table(train) if holds_table(train) else None
     examples = _read_mapped(train, columns, usual, given)
     check_writable(out, images=examples.kind == "image")

@@ -1,5 +1,6 @@
 """Decisions about samples, made in the page of a data map: keep, relabel or drop, applied to their table."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,11 @@ import pyarrow as pa
 from calmix.data.delimited import guarded
 from calmix.data.examples import Examples
 from calmix.data.origin import Origin, closest, listed, shown
+from calmix.data.remembering import role_names
 from calmix.data.tables import format_of, read_table
 from calmix.errors import InputError
 
-__all__ = ["Applied", "Decision", "apply_decisions", "read_decisions"]
+__all__ = ["Applied", "Decision", "apply_decisions", "decided_columns", "read_decisions"]
 
 ACTIONS = ("keep", "relabel", "drop")
 
@@ -36,6 +38,16 @@ class Applied:
     kept: int
     relabelled: int
     dropped: int
+
+
+def decided_columns(path: str | Path) -> dict[str, str]:
+    """Return the columns that were named for the map whose page wrote these decisions, by what they hold."""
+    table = read_table(path)
+    told = _texts(table, "columns")[:1]
+    try:
+        return role_names(json.loads(told[0])) if told else {}
+    except (ValueError, RecursionError):
+        return {}
 
 
 def read_decisions(path: str | Path, examples: Examples) -> list[Decision]:

@@ -63,6 +63,7 @@ def run_page(run: RunFolder) -> str:
         "guarantee": run.metrics.get("guarantee", {}).get("threshold"),
         "curves": {"epochs": curves.epochs, "panels": curves.panels, "best": curves.best},
         "samples": None,
+        "columns": run.columns,
     }
     if run.dynamics is not None and run.texts is not None:
         data["samples"] = prepare_samples(run.dynamics, run.texts)

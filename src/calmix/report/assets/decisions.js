@@ -1,8 +1,9 @@
 // What to do with samples: keep, relabel or drop; remembered by the browser, and downloaded as a table.
 class Decisions {
-  constructor(name, samples) {
+  constructor(name, samples, columns) {
     this.name = `calmix-decisions-${name}`;
     this.samples = samples;
+    this.columns = columns;
     this.made = new Map();
     try {
       const kept = JSON.parse(localStorage.getItem(this.name) || "[]");
@@ -30,7 +31,13 @@ class Decisions {
   csv() {
     const { id, classes, label } = this.samples;
     const rows = [...this.made].sort((a, b) => a[0] - b[0]).map(([row, { action, label: given }]) => [id[row], classes[label[row]] ?? "", action, given === null ? "" : classes[given]]);
-    return [["id", "label", "decision", "new_label"], ...rows].map((cells) => cells.map(cell).join(",")).join("\r\n") + "\r\n";
+    const header = ["id", "label", "decision", "new_label"];
+    // Which columns were named for the map, so that the command finds them wherever the file is put.
+    if (Object.keys(this.columns).length) {
+      header.push("columns");
+      for (const cells of rows) cells.push(JSON.stringify(this.columns));
+    }
+    return [header, ...rows].map((cells) => cells.map(cell).join(",")).join("\r\n") + "\r\n";
   }
 }
 

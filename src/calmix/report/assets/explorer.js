@@ -73,7 +73,7 @@ async function showExplorer() {
   const samples = await unpackSamples(data.samples), n = samples.n;
   samples.suspect = new Uint8Array(n);
   for (const row of samples.suspects) samples.suspect[row] = 1;
-  const decisions = new Decisions(data.key, samples);
+  const decisions = new Decisions(data.key, samples, data.columns);
   const canvas = byId("points"), overlay = byId("overlay"), hover = byId("hover");
   const cloud = new Cloud(canvas, samples.variability, samples.confidence);
   const style = new Uint8Array(n), passes = new Uint8Array(n).fill(1);
