@@ -57,6 +57,15 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 @pytest.fixture(scope="session")
+def checkpoint_of(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """Return `checkpoint_of(kind)`: the folder of a tiny model of any type of transformers'. Copy it before changes."""
+    import architectures
+
+    root = tmp_path_factory.mktemp("any-checkpoints")
+    return cache(lambda kind: architectures.build(kind, root / kind))
+
+
+@pytest.fixture(scope="session")
 def image_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     """Return `image_checkpoint(architecture, classes=3, channels=3)`: the folder of a tiny classifier of images."""
     import tiny

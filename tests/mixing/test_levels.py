@@ -3,14 +3,15 @@
 from typing import Any
 
 import pytest
+import tiny
 import torch
 from torch import Tensor
 
 from calmix.errors import InputError
-from calmix.mixing import Step
+from calmix.mixing import Step, fill_tokens
 from calmix.mixing.levels import mixed_logits
 from calmix.mixing.targets import cross_entropy, mix
-from calmix.models import Site, head_input, pooled, rewriting, site_of_layer
+from calmix.models import Site, encode, head_input, load_trained, pooled, rewriting, site_of_layer
 
 LEVELS = (0, 1, 2, "inner", "head")
 PADDINGS = ("sep", "pad", "unused", "none", "max", "max-pad", "max-unused")
@@ -215,7 +216,7 @@ def test_mixing_at_the_head_of_a_decoder_is_mixing_what_it_read_at_the_end_of_ea
     step = make_step("llama")
     with head_input(step.model, step.anatomy) as seen:
         step.forward(step.inputs)
-    features = mix(pooled(seen[0], step.inputs, step.model.config.pad_token_id), SWAPPED, WEIGHTS)
+    features = mix(pooled(seen[0], step.inputs, step.model.config), SWAPPED, WEIGHTS)
     torch.testing.assert_close(mixed_logits(step, SWAPPED, WEIGHTS, level="head"), step.model.score(features))
 
 
@@ -342,3 +343,20 @@ def test_networks_of_convolutions_have_no_dense_layer_before_the_head(image_step
 def test_a_level_or_mask_that_does_not_exist_is_refused(make_step: Any, options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"^(level|mask) must be .*, not "):
         mixed_logits(make_step(), SWAPPED, WEIGHTS, **options)
+
+
+# ---- architectures of their own kind
+
+
+@pytest.mark.parametrize("kind", ["albert", "eurobert", "longformer", "markuplm", "modernbert-decoder", "xlm", "xlnet"])
+def test_a_mix_of_one_text_alone_is_that_text_or_its_partner(checkpoint_of: Any, kind: str) -> None:
+    model, tokenizer = load_trained(checkpoint_of(kind))
+    packed = encode(tiny.examples(5), tokenizer, max_length=64)
+    inputs = packed.batch(torch.arange(5), width=int(packed.host_lengths.max()))
+    step = Step(model, inputs, torch.zeros(5, 3), torch.Generator(), fill=fill_tokens(tokenizer))
+    for level in _levels(step):
+        own = mixed_logits(step, SWAPPED, torch.ones(5), level=level, padding="none", mask="own")
+        torch.testing.assert_close(own, step.logits, rtol=1e-4, atol=1e-4, msg=f"level {level}")
+        if level in (0, "inner", "head"):
+            theirs = mixed_logits(step, SWAPPED, torch.zeros(5), level=level, padding="none", mask="partner")
+            torch.testing.assert_close(theirs, step.logits[SWAPPED], rtol=1e-4, atol=1e-4, msg=f"level {level}")

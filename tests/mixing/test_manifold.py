@@ -32,8 +32,8 @@ class _Watch:
     def run(self, term: Any) -> Tensor:
         with head_input(self.step.model, self.step.anatomy) as seen:
             losses = term(self.step)
-        pad = self.step.model.config.pad_token_id
-        self.features = [pooled(each, self.step.inputs, pad).reshape(len(self.step), -1).detach() for each in seen]
+        config = self.step.model.config
+        self.features = [pooled(each, self.step.inputs, config).reshape(len(self.step), -1).detach() for each in seen]
         return losses
 
 

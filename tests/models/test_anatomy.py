@@ -74,7 +74,7 @@ def test_a_decoder_has_no_inner_layer(checkpoint: Any) -> None:
     assert anatomy(model).inner is None
 
 
-def test_layers_that_share_one_module_are_not_offered(tmp_path: Path) -> None:
+def test_a_module_that_serves_as_several_layers_is_named_for_each(tmp_path: Path) -> None:
     from transformers import AlbertConfig, AlbertForSequenceClassification
 
     config = AlbertConfig(
@@ -83,13 +83,37 @@ def test_layers_that_share_one_module_are_not_offered(tmp_path: Path) -> None:
         hidden_size=16,
         intermediate_size=32,
         num_hidden_layers=3,
+        num_hidden_groups=2,
         num_attention_heads=2,
     )
     model = AlbertForSequenceClassification(config)
     parts = anatomy(model)
-    assert parts.layers == ()
+    order: list[str] = []
+    for path in set(parts.layers):
+        model.get_submodule(path).register_forward_hook(lambda *_, path=path: order.append(path))
+    model(torch.arange(6).view(2, 3))
+    assert [path.rpartition(".")[2] for path in parts.layers] == ["0", "0", "1"]
+    assert order == list(parts.layers)
     assert parts.head == "classifier"
     assert parts.inner == "albert.pooler"
+
+
+@pytest.mark.parametrize(
+    ("kind", "last"),
+    [
+        ("gemma3", "model.language_model.layers.1"),  # its vision tower has as many
+        ("xlm", "transformer.layer_norm2.1"),  # not the attention, which comes before the residual
+        ("modernvbert", "model.text_model.layers.1"),
+    ],
+)
+def test_the_layers_are_those_of_the_texts_and_whole(checkpoint_of: Any, kind: str, last: str) -> None:
+    parts = anatomy(load_trained(checkpoint_of(kind))[0])
+    assert len(parts.layers) == 2
+    assert parts.layers[-1] == last
+
+
+def test_a_network_without_a_table_of_embeddings_is_loaded_all_the_same(checkpoint_of: Any) -> None:
+    assert anatomy(load_trained(checkpoint_of("canine"))[0]).embeddings == ""
 
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2))])

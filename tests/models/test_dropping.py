@@ -6,6 +6,7 @@ import pytest
 import tiny
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 
 from calmix.errors import InputError
 from calmix.models import Dropout, encode, load_trained, predict_logits
@@ -47,7 +48,7 @@ class _Net(nn.Module):
         layers = [nn.Embedding(10, 8), nn.BatchNorm1d(8), *([nn.Dropout(0.0)] if dropout else [])]
         self.body = nn.Sequential(*layers)
         self.classifier = nn.Linear(8, 3)
-        self.config = type("Config", (), {})()
+        self.config = PreTrainedConfig()
 
     def get_input_embeddings(self) -> nn.Module:
         return self.body[0]

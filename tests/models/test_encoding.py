@@ -1,7 +1,6 @@
 """Token ids, packed once; batches equal to the tokenizer's own padding."""
 
 from dataclasses import fields
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +9,11 @@ import tiny
 import torch
 from tokenizers import normalizers
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from calmix.data import Examples
 from calmix.errors import InputError
-from calmix.models import Packed, encode, usable_length
+from calmix.models import Packed, encode, load_trained, usable_length
 
 
 def _padded(tokenizer: Any, texts: list[str], seconds: list[str] | None, width: int) -> Any:
@@ -172,10 +172,31 @@ def test_the_usable_length_is_the_smallest_of_the_limits(
 def test_where_nothing_sets_a_limit_texts_are_not_cut() -> None:
     tokenizer = tiny.tokenizer("bert")
     tokenizer.model_max_length = int(1e30)
-    limit = usable_length(tokenizer, SimpleNamespace(model_type="xlnet"), None)
+    limit = usable_length(tokenizer, PreTrainedConfig(), None)
     packed = encode(Examples.from_texts(["cat " * 3000], ["x"]), tokenizer, max_length=limit)
     assert packed.host_lengths.tolist() == [3002]
     assert packed.truncated == 0
+
+
+def test_a_tokenizer_that_pads_on_the_left_has_its_batches_filled_there() -> None:
+    tokenizer = tiny.tokenizer("bert")
+    tokenizer.padding_side = "left"
+    examples = tiny.examples(5, kind="pair")
+    packed = encode(examples, tokenizer, max_length=64)
+    ours = packed.batch(torch.arange(5), width=30)
+    theirs = _padded(tokenizer, examples.column("text"), examples.column("text_b"), 30)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("mpt", 128), ("markuplm", 126), ("gemma3", 128)])
+def test_texts_are_cut_at_the_positions_a_network_has_whatever_it_calls_them(
+    checkpoint_of: Any, kind: str, limit: int
+) -> None:
+    model, tokenizer = load_trained(checkpoint_of(kind))
+    tokenizer.model_max_length = 10_000
+    assert usable_length(tokenizer, model.config, None) == limit
+    packed = encode(Examples.from_texts(["cat " * 3000, "dog"], ["x", "y"]), tokenizer, max_length=limit)
+    assert model(**packed.batch(torch.arange(2), width=limit)).logits.isfinite().all()
 
 
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "mpnet", "distilbert", "electra"])

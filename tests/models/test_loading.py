@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.models import (
     encode,
@@ -142,6 +143,36 @@ def test_segment_ids_are_dropped_where_the_model_cannot_read_them(checkpoint: An
         model, tokenizer = load_trained(folder)
         packed = encode(tiny.examples(3, kind="pair"), tokenizer, max_length=64)
         assert np.isfinite(predict_logits(model, packed)).all()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "xlm", "tapas", "gemma3"])
+def test_a_tokenizer_is_saved_without_segment_ids_that_its_network_would_read_as_something_else(
+    checkpoint_of: Any, tmp_path: Path, kind: str
+) -> None:
+    model, tokenizer = load_for_training(str(checkpoint_of(kind)), label_names=tiny.LABELS)
+    save(model, tokenizer, tmp_path)
+    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path)
+    inputs = AutoTokenizer.from_pretrained(tmp_path)("a cat saw", "rain again", return_tensors="pt")
+    assert "token_type_ids" not in inputs
+    pair = encode(Examples.from_texts(["a cat saw"], ["animal"], text_b=["rain again"]), tokenizer, max_length=64)
+    np.testing.assert_allclose(plain(**inputs).logits.detach(), predict_logits(model, pair), rtol=1e-4, atol=1e-5)
+
+
+def test_segment_ids_are_kept_where_they_are_compared_or_left_aside(checkpoint: Any, checkpoint_of: Any) -> None:
+    for folder in (checkpoint("bert"), checkpoint("deberta-v2"), checkpoint_of("funnel"), checkpoint_of("xlnet")):
+        assert "token_type_ids" in load_trained(folder)[1].model_input_names
+
+
+def test_networks_that_also_see_know_the_padding_of_texts(checkpoint_of: Any) -> None:
+    model, tokenizer = load_for_training(str(checkpoint_of("gemma3")), label_names=tiny.LABELS)
+    assert model.config.text_config.pad_token_id == model.config.pad_token_id == tokenizer.pad_token_id
+
+
+@pytest.mark.parametrize("kind", ["ibert", "canine"])
+def test_networks_whose_embeddings_are_no_plain_table_are_loaded(checkpoint_of: Any, kind: str) -> None:
+    model, tokenizer = load_for_training(str(checkpoint_of(kind)), label_names=tiny.LABELS)
+    packed = encode(tiny.examples(3), tokenizer, max_length=64)
+    assert np.isfinite(predict_logits(model, packed)).all()
 
 
 def test_short_names_resolve_and_others_stay() -> None:

@@ -22,6 +22,15 @@ def test_logits_are_those_of_each_example_alone(checkpoint: Any, architecture: s
     np.testing.assert_allclose(logits, torch.stack(alone).detach(), atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["convbert", "t5gemma", "fnet", "xlnet", "gemma3"])
+def test_the_logits_of_a_text_do_not_depend_on_who_shares_its_batch(checkpoint_of: Any, kind: str) -> None:
+    model, tokenizer = load_trained(checkpoint_of(kind))
+    packed = encode(tiny.examples(9), tokenizer, max_length=64)
+    assert len(set(packed.host_lengths)) > 3
+    alone = [predict_logits(model, packed, rows=np.array([row]))[0] for row in range(9)]
+    np.testing.assert_allclose(predict_logits(model, packed), np.stack(alone), rtol=1e-4, atol=1e-4)
+
+
 def test_logits_of_ragged_choices_are_those_of_each_row_and_minus_infinity_beyond(
     checkpoint: Any, encoder: str
 ) -> None:

@@ -64,12 +64,13 @@ def test_after_the_block_the_model_is_as_before_also_when_the_forward_fails(chec
 
 
 def test_recomputation_is_off_for_the_layer_that_is_edited_and_on_for_the_others(checkpoint: Any) -> None:
-    model, _ = _loaded(checkpoint("bert"))
+    model, inputs = _loaded(checkpoint("bert"))
     model.gradient_checkpointing_enable()
     first, second = (model.get_submodule(path) for path in anatomy(model).layers)
     with rewriting(model, site_of_layer(anatomy(model), 1), lambda tensor: tensor):
         assert not first.gradient_checkpointing
         assert second.gradient_checkpointing
+        model(**inputs)
     assert first.gradient_checkpointing
 
 
@@ -78,7 +79,58 @@ def test_recomputation_of_a_module_around_the_site_is_off_too() -> None:
     outer[0].gradient_checkpointing = True
     with rewriting(outer, Site("0.0"), lambda tensor: tensor):
         assert not outer[0].gradient_checkpointing
+        outer(torch.ones(1, 2))
     assert outer[0].gradient_checkpointing
+
+
+def test_an_edit_that_no_forward_comes_by_is_refused(checkpoint_of: Any) -> None:
+    model, inputs = _loaded(checkpoint_of("squeezebert"))  # it calls the `forward` of its layers
+    site = site_of_layer(anatomy(model), 1)
+    refused = pytest.raises(InputError, match=r"does not use transformer\.encoder\.layers\.0 in a way that could be")
+    with refused, rewriting(model, site, lambda tensor: tensor):
+        model(**inputs)
+    assert not model.get_submodule(site.path)._forward_hooks
+
+
+def test_of_a_module_that_serves_as_several_layers_one_call_is_edited(checkpoint_of: Any) -> None:
+    model, inputs = _loaded(checkpoint_of("albert"))
+    one, two = (site_of_layer(anatomy(model), layer) for layer in (1, 2))
+    read: list[Tensor] = []
+    for site in (one, two):
+        with rewriting(model, site, lambda tensor: read.append(tensor) or tensor):
+            model(**inputs)
+    assert one.path == two.path
+    hidden = model(**inputs, output_hidden_states=True).hidden_states
+    assert len(read) == 2
+    assert torch.equal(read[0], hidden[1])
+    assert torch.equal(read[1], hidden[2])
+
+
+def test_an_edit_sees_rows_first_whatever_the_network_puts_there(checkpoint_of: Any) -> None:
+    model, inputs = _loaded(checkpoint_of("xlnet"))
+    shapes: list[torch.Size] = []
+    for layer in (0, 1, 2):
+        with rewriting(model, site_of_layer(anatomy(model), layer), lambda t: shapes.append(t.shape) or t.clone()):
+            changed = model(**inputs).logits
+        assert torch.equal(changed, model(**inputs).logits)
+    assert [shape[:2] for shape in shapes] == 3 * [(5, 24)]
+
+
+def test_of_what_a_layer_returns_the_first_is_edited_also_in_a_list(checkpoint_of: Any) -> None:
+    model, inputs = _loaded(checkpoint_of("openai-gpt"))
+    with rewriting(model, site_of_layer(anatomy(model), 1), lambda tensor: 0 * tensor):
+        logits = model(**inputs).logits
+    assert not torch.allclose(logits, model(**inputs).logits)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("bart", "its decoder reads each text again"), ("canine", "no table of input embeddings")],
+)
+def test_where_texts_pass_in_more_than_one_way_no_input_is_offered(checkpoint_of: Any, kind: str, message: str) -> None:
+    parts = anatomy(_loaded(checkpoint_of(kind))[0])
+    with pytest.raises(InputError, match=message):
+        site_of_layer(parts, 0)
 
 
 def test_layer_0_is_the_embeddings_and_layers_count_from_1(checkpoint: Any) -> None:
@@ -99,9 +151,19 @@ def test_head_input_times_weight_plus_bias_is_the_logits(checkpoint: Any, archit
     with head_input(model, anatomy(model)) as seen:
         logits = model(**inputs).logits
     head = head_of(model)
-    features = pooled(seen[0], inputs, model.config.pad_token_id)
+    features = pooled(seen[0], inputs, model.config)
     assert features.shape == (5, head.in_features)
     torch.testing.assert_close(nn.functional.linear(features, head.weight, head.bias), logits)
+
+
+@pytest.mark.parametrize("kind", ["eurobert", "t5gemma", "t5gemma2", "gemma3", "bart", "xlnet"])
+def test_where_the_head_sees_every_token_its_features_are_those_the_logits_are_made_of(
+    checkpoint_of: Any, kind: str
+) -> None:
+    model, inputs = _loaded(checkpoint_of(kind))
+    with head_input(model, anatomy(model)) as seen:
+        logits = model(**inputs).logits
+    torch.testing.assert_close(head_of(model)(pooled(seen[0], inputs, model.config)), logits)
 
 
 def test_head_input_of_choices_gives_their_scores(checkpoint: Any, encoder: str) -> None:
@@ -109,7 +171,7 @@ def test_head_input_of_choices_gives_their_scores(checkpoint: Any, encoder: str)
     with head_input(model, anatomy(model)) as seen:
         logits = model(**inputs).logits
     head = head_of(model)
-    features = pooled(seen[0], inputs, model.config.pad_token_id)
+    features = pooled(seen[0], inputs, model.config)
     torch.testing.assert_close(nn.functional.linear(features, head.weight, head.bias).view(5, 3), logits)
 
 

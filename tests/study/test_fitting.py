@@ -10,7 +10,7 @@ import tiny
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedConfig
 
 from calmix.dynamics import Dynamics
 from calmix.mixing import RECIPES, choose
@@ -142,7 +142,7 @@ def test_a_group_is_measured_by_its_model_its_settings_and_its_seeds(ready: Any)
 def test_a_batch_is_as_long_as_the_longest_texts(kind: str, checkpoint: Any) -> None:
     train, tokenizer = tiny.examples(300, kind=kind), tokenizer_of(str(checkpoint("bert")))
     lengths = encode(train, tokenizer, max_length=64).host_lengths
-    config = SimpleNamespace(max_position_embeddings=64, model_type="bert")
+    config = PreTrainedConfig(max_position_embeddings=64)
     # Those with most characters need not have most tokens.
     assert 0.8 * lengths.max() <= fitting._longest(train, tokenizer, config, 512) <= lengths.max()
     assert fitting._longest(train, tokenizer, config, 6) == 6

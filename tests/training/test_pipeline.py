@@ -375,6 +375,21 @@ def test_settings_that_cannot_be_meant_are_refused_and_leave_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_network_that_cannot_be_mixed_as_asked_is_refused_and_nothing_is_left(
+    quick: Any, tmp_path: Path, checkpoint_of: Any
+) -> None:
+    with pytest.raises(InputError, match=r"cannot be mixed at the input \(.*\): it can at inner, head$"):
+        quick(model=checkpoint_of("bart"), recipe="input-mixup")
+    assert not (tmp_path / "run").exists()
+    mixed = quick(model=checkpoint_of("bart"), recipe="cls-mixup", epochs=1)
+    assert mixed.metrics["rows"]["dev"] == 12
+
+
+def test_of_a_recipe_of_ones_own_a_note_says_where_the_network_cannot_be_mixed(quick: Any, checkpoint_of: Any) -> None:
+    run = quick(model=checkpoint_of("lilt"), recipe=at_half_price(), epochs=1)
+    assert any("cannot be mixed at layer 1" in note for note in run.metrics["notes"])
+
+
 def test_numbers_of_numpy_are_numbers(quick: Any, outcome: Any) -> None:
     plain, other = quick("a"), quick("b", epochs=np.int64(2), lr=np.float64(1e-2), seed=np.int32(3))
     assert outcome(plain.folder) == outcome(other.folder)

@@ -9,6 +9,7 @@ from calmix.mixing.recipes import RECIPES, Recipe
 from calmix.mixing.remembering import Memory
 from calmix.mixing.sampling import Pool, Sampling
 from calmix.mixing.step import Signal, Step, fill_tokens
+from calmix.mixing.verification import verify_mixing
 
 __all__ = [
     "RECIPES",
@@ -30,4 +31,5 @@ __all__ = [
     "fill_tokens",
     "options_of",
     "partner_counts",
+    "verify_mixing",
 ]

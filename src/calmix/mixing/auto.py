@@ -61,7 +61,7 @@ def auto(
     plain = terms.clean(smoothing=smoothing)
     if entropy:
         plain = terms.total((1.0, plain), (entropy, terms.negative_entropy()))
-    recipe = Recipe(plain, average=average, cooling=cooling)
+    recipe = Recipe(plain, average=average, cooling=cooling, levels=(0,) if alpha > 0 else ())
     if alpha > 0:
         pairing = _across_halves if halves else shuffled
         mixed = terms.mixed(0, alpha=alpha, pairing=pairing, share=share, smoothing=smoothing, entropy=entropy)

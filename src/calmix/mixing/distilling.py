@@ -30,7 +30,7 @@ def distil(*, alpha: float = 0.5, tau: float = 1.0, form: Form = "usual", smooth
         form: usual: τ²·KL(teacher ‖ student), both softened. paper: KL(student ‖ teacher), the teacher softened.
         smoothing: label smoothing σ of the student's own labels.
     """
-    return taught(Recipe(terms.clean(smoothing=smoothing)), alpha=alpha, tau=tau, form=form)
+    return taught(Recipe(terms.clean(smoothing=smoothing), levels=()), alpha=alpha, tau=tau, form=form)
 
 
 def taught(recipe: Recipe, *, alpha: float = 0.5, tau: float = 1.0, form: Form = "usual") -> Recipe:

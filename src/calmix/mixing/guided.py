@@ -115,6 +115,7 @@ def aum_saliency(
         batches=two_sided(_SIDE, cycle=False) if aum else uniform,
         guide=guide if aum else None,
         search=None if search == "batch" else whole,
+        levels=("head", *({_LEVELS[at]} - {"head"})),
     )
 
 
@@ -227,7 +228,8 @@ def _easy_and_ambiguous(
         side[easy], side[ambiguous] = 0, 1
         return {_SIDE: side}
 
-    return Recipe(loss, batches=uniform if everyone else two_sided(_SIDE, cycle=True), guide=guide)
+    batches = uniform if everyone else two_sided(_SIDE, cycle=True)
+    return Recipe(loss, batches=batches, guide=guide, levels=(_LEVELS[at],))
 
 
 def _mixed(step: Step, partner: Tensor | Kind, weight: Tensor, *, smoothing: float, at: At) -> Tensor:

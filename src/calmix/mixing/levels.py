@@ -5,12 +5,13 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from calmix.errors import InputError
 from calmix.mixing.checking import check_word
 from calmix.mixing.step import Step
 from calmix.mixing.targets import mix
-from calmix.models import Site, counts_from_padding, last_tokens, rewriting, site_of_layer
+from calmix.models import Site, averages_scores, counts_from_padding, last_tokens, rewriting, site_of_layer
 
 __all__ = ["Level", "Mask", "Padding", "check_level", "check_pairs", "mixed_logits"]
 
@@ -69,7 +70,7 @@ def mixed_logits(
     if level == "inner":
         if step.anatomy.inner is None:
             raise InputError("this model has no dense layer before its head: mix at the head instead")
-        with rewriting(step.model, Site(step.anatomy.inner, "input"), mixed):
+        with rewriting(step.model, Site(step.anatomy.inner, "input"), lambda read: mixed(_read_at_end(step, read))):
             return step.forward(step.inputs)
 
     if level == 0 and "pixel_values" in step.inputs:
@@ -83,13 +84,18 @@ def mixed_logits(
     theirs = own[partner]
 
     def mixed_or_alone(tensor: Tensor) -> Tensor:
-        mine, other = own.flatten(0, -2)[..., None], theirs.flatten(0, -2)[..., None]
+        more = tensor.shape[1] - own.shape[-1]  # some networks fill each batch up to a width of their own (Longformer)
+        mine, other = (pad(tokens.flatten(0, -2), (0, more))[..., None] for tokens in (own, theirs))
         return torch.where(mine & other, mixed(tensor), torch.where(mine, tensor, tensor[flat_partner]))
 
     inputs = _paired_inputs(step, partner, own, theirs, padding=padding, mask=mask)
+    edit = mixed_or_alone if padding == "none" else mixed
+    if averages_scores(step.model.config):
+        with rewriting(step.model, site, edit):
+            return step.forward(inputs)
     ends = _ends(step, partner, padding=padding, mask=mask)
     with (
-        rewriting(step.model, site, mixed_or_alone if padding == "none" else mixed),
+        rewriting(step.model, site, edit),
         rewriting(step.model, Site(step.anatomy.head), lambda scores: _read_at(scores, ends)),
     ):
         return step.forward(inputs)
@@ -145,6 +151,14 @@ def _read_at(scores: Tensor, ends: Tensor) -> Tensor:
         return scores
     picked = scores[torch.arange(len(ends), device=ends.device), ends]
     return picked[:, None].expand_as(scores)
+
+
+def _read_at_end(step: Step, read: Tensor) -> Tensor:
+    """Return what a dense layer reads, of a decoder classifier what it reads at the end of each text in every place."""
+    if read.dim() == 2:
+        return read
+    ends = last_tokens(step.inputs["input_ids"], step.model.config.pad_token_id)  # type: ignore[union-attr, arg-type]
+    return _read_at(read, ends)
 
 
 def _per_sequence(step: Step, partner: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

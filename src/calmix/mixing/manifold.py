@@ -62,8 +62,7 @@ def _probe(step: Step) -> tuple[Tensor, Tensor, Tensor]:
     model = step.model
     with head_input(model, step.anatomy) as seen:
         logits = step.forward_edited(edit, exchange=False)
-    pad = getattr(model.config, "pad_token_id", None)
-    return moves[0], pooled(seen[0], step.inputs, pad).float(), logits
+    return moves[0], pooled(seen[0], step.inputs, model.config).float(), logits
 
 
 def _moved(step: Step, move: Tensor) -> Tensor:

@@ -10,8 +10,10 @@ from torch import nn
 from calmix.data import Examples
 from calmix.dynamics import Dynamics
 from calmix.mixing.bank import Search
+from calmix.mixing.levels import Level
 from calmix.mixing.sampling import Sampling, uniform
 from calmix.mixing.terms import Term
+from calmix.models import Anatomy
 
 __all__ = ["Guide", "Recipe"]
 
@@ -51,6 +53,9 @@ class Recipe:
     second epoch on."""
     average: float = 0.0
     """The share of the run over which its weights are averaged; 0 takes them as they are."""
+    levels: tuple[Level, ...] | Callable[[Anatomy], tuple[Level, ...]] | None = None
+    """Where it mixes, and `head` also if it reads what the head does: tried on the network before a run. None, where a
+    recipe does not say, tries every level, and a note tells which do not work."""
     cooling: float = 0.0
     """How much the logarithm of the temperature is expected to rise for each standard deviation by which an input is
     farther from the training data than dev data are on average; 0 has one temperature for all."""

@@ -14,7 +14,7 @@ from calmix.mixing.levels import Level, Mask, Padding
 from calmix.mixing.pairing import reversed_batch, shuffled
 from calmix.mixing.recipe import Recipe
 from calmix.mixing.step import Step
-from calmix.models import anatomy
+from calmix.models import Anatomy, anatomy
 
 __all__ = [
     "RECIPES",
@@ -42,7 +42,7 @@ def erm(*, smoothing: float = 0.0) -> Recipe:
     Args:
         smoothing: label smoothing σ.
     """
-    return Recipe(terms.clean(smoothing=smoothing))
+    return Recipe(terms.clean(smoothing=smoothing), levels=())
 
 
 def label_smoothing(*, smoothing: float = 0.1) -> Recipe:
@@ -66,7 +66,8 @@ def erl(*, beta: float = 0.1, smoothing: float = 0.0) -> Recipe:
         smoothing: label smoothing σ.
     """
     check_range("beta", beta)
-    return Recipe(terms.total((1.0, terms.clean(smoothing=smoothing)), (beta, terms.negative_entropy())))
+    term = terms.total((1.0, terms.clean(smoothing=smoothing)), (beta, terms.negative_entropy()))
+    return Recipe(term, levels=())
 
 
 def input_mixup(
@@ -88,7 +89,8 @@ def input_mixup(
         mask: whose tokens the mixed text attends to.
         smoothing: label smoothing σ.
     """
-    return Recipe(terms.mixed(0, alpha=alpha, per_sample=per_sample, padding=padding, mask=mask, smoothing=smoothing))
+    term = terms.mixed(0, alpha=alpha, per_sample=per_sample, padding=padding, mask=mask, smoothing=smoothing)
+    return Recipe(term, levels=(0,))
 
 
 def manifold_mixup(
@@ -120,13 +122,15 @@ def manifold_mixup(
             raise InputError(f"layers: this model has levels 0 to {depth + 1}, there is no {bad[0]}")
         return tuple(layer % (depth + 2) for layer in layers) or tuple(range(depth + 2))
 
+    def levels(parts: Anatomy) -> tuple[Level, ...]:
+        depth = len(parts.layers)
+        return tuple("head" if layer == depth + 1 else layer for layer in drawn_from(depth))
+
     def level(step: Step) -> Level:
-        depth = len(step.anatomy.layers)
-        layer = drawn_from(depth)[step.variant]
-        return "head" if layer == depth + 1 else layer
+        return levels(step.anatomy)[step.variant]
 
     term = terms.mixed(level, alpha=alpha, per_sample=per_sample, padding=padding, mask=mask, smoothing=smoothing)
-    return Recipe(term, variants=lambda model: len(drawn_from(len(anatomy(model).layers))))
+    return Recipe(term, variants=lambda model: len(levels(anatomy(model))), levels=levels)
 
 
 def cls_mixup(
@@ -147,7 +151,7 @@ def cls_mixup(
         smoothing: label smoothing σ.
     """
     check_word("at", at, ("head", "inner"))
-    return Recipe(terms.mixed(at, alpha=alpha, per_sample=per_sample, smoothing=smoothing))
+    return Recipe(terms.mixed(at, alpha=alpha, per_sample=per_sample, smoothing=smoothing), levels=(at,))
 
 
 def feature_mixup(
@@ -178,7 +182,8 @@ def feature_mixup(
             mask=mask,
             smoothing=smoothing,
             hard=True,
-        )
+        ),
+        levels=(0,),
     )
 
 
@@ -211,7 +216,8 @@ def on_off_manifold(
             (1.0, terms.clean(smoothing=smoothing)),
             (1.0, manifold.on_manifold(pairing=pairings[pairs], size=on_size, share=share, smoothing=smoothing)),
             (1.0, manifold.off_manifold(size=off_size)),
-        )
+        ),
+        levels=(0, "head"),
     )
 
 
@@ -254,7 +260,7 @@ def back_translation(
             found = paraphrasing.supplied(examples, columns)
         return paraphrasing.with_paraphrases(examples, found)
 
-    return Recipe(terms.clean(smoothing=smoothing), prepare=prepare)
+    return Recipe(terms.clean(smoothing=smoothing), prepare=prepare, levels=())
 
 
 RECIPES: dict[str, Callable[..., Recipe]] = {

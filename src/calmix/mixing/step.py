@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from calmix.mixing import drawing
-from calmix.models import Anatomy, Edit, Site, anatomy, head_input, pooled, rewriting
+from calmix.models import Anatomy, Edit, anatomy, head_input, pooled, rewriting, site_of_layer
 
 __all__ = ["Signal", "Step", "fill_tokens"]
 
@@ -90,8 +90,7 @@ class Step:
     def hidden(self) -> Tensor:
         """What the head read in the clean forward: [rows, features], or [rows · choices, features]."""
         assert self.logits is not None
-        pad = getattr(self.model.config, "pad_token_id", None)
-        return pooled(self._read[0], self.inputs, pad)
+        return pooled(self._read[0], self.inputs, self.model.config)
 
     @property
     def has_choices(self) -> bool:
@@ -168,7 +167,7 @@ class Step:
         if "pixel_values" in self.inputs:
             pixels = edit(self.inputs["pixel_values"])
             return self.forward({**self.inputs, "pixel_values": pixels}, exchange=exchange)
-        with rewriting(self.model, Site(self.anatomy.embeddings), edit):
+        with rewriting(self.model, site_of_layer(self.anatomy, 0), edit):
             return self.forward(self.inputs, exchange=exchange)
 
     def beta(self, alpha: float, *, per_sample: bool = False) -> Tensor:

@@ -1,12 +1,12 @@
 """Checkpoints in and out, and where in them the embeddings, layers and head are."""
 
-from calmix.models.anatomy import Anatomy, anatomy, head_of, reads_pixels
+from calmix.models.anatomy import Anatomy, anatomy, averages_scores, head_of, reads_pixels
 from calmix.models.averaging import columns_for, mean_logits
 from calmix.models.beside import Beside, read_beside, write_beside
 from calmix.models.classifier import KIND, Classifier, checkpoint_of, load_one, log_probabilities
 from calmix.models.cooling import Cooling
 from calmix.models.dropping import Dropout
-from calmix.models.encoding import Packed, counts_from_padding, encode, usable_length
+from calmix.models.encoding import Packed, counts_from_padding, depends_on_padding, encode, usable_length
 from calmix.models.ensembles import Ensemble, Predictor, load, save_ensemble
 from calmix.models.folding import fold, folded_temperature
 from calmix.models.loading import (
@@ -46,10 +46,12 @@ __all__ = [
     "Preparation",
     "Site",
     "anatomy",
+    "averages_scores",
     "begins_random",
     "checkpoint_of",
     "columns_for",
     "counts_from_padding",
+    "depends_on_padding",
     "encode",
     "fold",
     "folded_temperature",

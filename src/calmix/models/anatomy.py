@@ -1,12 +1,14 @@
 """Where the embeddings, the layers and the head of a transformers classifier, of texts or of images, are."""
 
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
 
 from torch import nn
 
 from calmix.errors import InputError
 
-__all__ = ["Anatomy", "anatomy", "head_of", "reads_pixels"]
+__all__ = ["Anatomy", "anatomy", "averages_scores", "head_of", "reads_pixels"]
 
 
 @dataclass(frozen=True)
@@ -14,22 +16,27 @@ class Anatomy:
     """Module paths inside one model: everything calmix needs to know about an architecture."""
 
     embeddings: str
-    """The lookup from token ids to vectors, before positions are added; empty for images, which are pixels there."""
+    """The lookup from token ids to vectors, before positions are added; empty for images, which are pixels there, and
+    where a network has none."""
     layers: tuple[str, ...]
-    """The encoder (or decoder) layers, first to last; empty where layers share one module (ALBERT). Networks of
-    convolutions have their stages instead, between which images become smaller."""
+    """The encoder (or decoder) layers, first to last; a module that serves as several layers (ALBERT) is named for each
+    of them. Networks of convolutions have their stages instead, between which images become smaller."""
     head: str
     """The last linear layer: what it reads is the *head input*, what it writes are the logits."""
     inner: str | None
     """The dense layer between the encoder and the head, where there is one (a pooler, mostly)."""
+    rows: int = 0
+    """The axis of the rows in what embeddings and layers return."""
+    reads_once: bool = True
+    """Whether embeddings and layers see all that is read of a text: not where a decoder reads it again."""
 
 
 def anatomy(model: nn.Module) -> Anatomy:
     """Return where the parts of a transformers sequence, multiple-choice or image classifier are.
 
-    Nothing is asked by architecture name: the embeddings are what the model says they are, the layers are the
-    list of modules in its encoder that is as long as its configuration says, and the head is the last linear layer
-    outside of it.
+    Hardly anything is asked by architecture name: the embeddings are what the model says they are, the layers are the
+    list of modules nearest to them that is as long as the configuration says, and the head is the last linear layer
+    outside of the encoder.
     """
     names = {id(module): name for name, module in model.named_modules()}
     kind = type(model).__name__
@@ -39,14 +46,8 @@ def anatomy(model: nn.Module) -> Anatomy:
     if base is None or not hasattr(model, "get_input_embeddings"):
         raise InputError(f"{kind} is not a transformers classifier with an encoder inside: calmix cannot train it")
 
-    lists = [(name, module) for name, module in base.named_modules() if isinstance(module, nn.ModuleList)]
-    stages = getattr(model.config, "depths", None)
-    depth = len(stages) if pixels and stages else getattr(model.config, "num_hidden_layers", None)
-    stacks = [(name, module) for name, module in lists if len(module) == depth]
-    layers: tuple[str, ...] = ()
-    if stacks:
-        layers = tuple(names[id(layer)] for layer in stacks[0][1])
-
+    config: Any = model.config
+    embeddings = "" if pixels else names.get(id(_embeddings_of(model)), "")
     inside = {id(module) for module in base.modules()}
     outside = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and id(m) not in inside]
     if not outside:
@@ -56,11 +57,52 @@ def anatomy(model: nn.Module) -> Anatomy:
         pooler = [n for n, m in base.named_modules() if n.startswith("pooler") and isinstance(m, nn.Linear)]
         inner = f"{prefix}.{pooler[-1]}" if pooler else None
     return Anatomy(
-        embeddings="" if pixels else names[id(model.get_input_embeddings())],  # type: ignore[operator]
-        layers=layers,
+        embeddings=embeddings,
+        layers=_layers_in(model, prefix, embeddings),
         head=outside[-1],
-        inner=inner,
+        inner=None if averages_scores(config) else inner,
+        rows=int(config.model_type == "xlnet"),
+        reads_once=pixels or not config.is_encoder_decoder,
     )
+
+
+def _embeddings_of(model: nn.Module) -> nn.Module | None:
+    """Return the lookup from token ids to vectors, if there is one."""
+    try:
+        found = model.get_input_embeddings()  # type: ignore[operator]
+    except NotImplementedError:  # CANINE's, which looks characters up by several hashes
+        return None
+    return found if isinstance(found, nn.Module) else None
+
+
+def _layers_in(model: nn.Module, base: str, embeddings: str) -> tuple[str, ...]:
+    """Return the paths of an encoder's layers, one for each: of networks that also see, those of its texts."""
+    config: Any = model.config
+    stages = getattr(config, "depths", None) if reads_pixels(model) else None
+    shape = config if config.is_encoder_decoder else config.get_text_config()
+    depth = len(stages) if stages else getattr(shape, "num_hidden_layers", None)
+    groups = getattr(shape, "num_hidden_groups", None)
+    lists = {name: len(m) for name, m in model.named_modules() if isinstance(m, nn.ModuleList)}
+    for length in (depth, groups):
+        stacks = [name for name, found in lists.items() if found == length and name.startswith(f"{base}.")]
+        if stacks and depth and length:
+            nearest = max(stacks, key=lambda name: _parts_shared(name, embeddings))
+            # XLM keeps the parts of its layers in lists of their own, side by side and in the order of their use.
+            parent = nearest.rpartition(".")[0]
+            stack = [name for name in stacks if name.rpartition(".")[0] == parent][-1]
+            return tuple(f"{stack}.{layer * length // depth}" for layer in range(depth))
+    return ()
+
+
+def _parts_shared(path: str, other: str) -> int:
+    """Return how many modules two paths have in common, from the first on."""
+    pairs = zip(path.split("."), other.split("."), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def averages_scores(config: Any) -> bool:
+    """Return whether each token is scored, and a text's logits are the mean over its tokens (EuroBERT)."""
+    return getattr(config, "classifier_pooling", None) == "late"
 
 
 def reads_pixels(model: nn.Module) -> bool:

@@ -113,7 +113,7 @@ def rewriting_logits(model: nn.Module, edit: Edit) -> Iterator[None]:
     with locked_model(model), head_input(model, anatomy(model)) as seen:
 
         def after(_module: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> Any:
-            read = pooled(seen.pop(), inputs, getattr(model.config, "pad_token_id", None))
+            read = pooled(seen.pop(), inputs, model.config)
             with torch.autocast(read.device.type, enabled=False):
                 # Not `len`, which writes the number of rows into an exported graph.
                 output.logits = edit(output.logits, read.view(output.logits.shape[0], -1, read.shape[-1]))

@@ -14,7 +14,7 @@ from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.kernels import usable
 
-__all__ = ["Packed", "counts_from_padding", "encode", "usable_length"]
+__all__ = ["Packed", "counts_from_padding", "depends_on_padding", "encode", "usable_length"]
 
 _CHUNK = 8192
 # Padded tokens in a batch without gradients: a GPU wants to be filled, while what a processor computes should stay in
@@ -26,8 +26,26 @@ _NONE: NDArray[np.int32] = np.empty(0, np.int32)
 
 # RoBERTa and its kin count positions from pad_token_id + 1: two of their position embeddings are never a token's.
 _COUNT_FROM_PADDING = {
-    *("camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "mpnet", "roberta"),
+    *(
+        "camembert",
+        "data2vec-text",
+        "esm",
+        "ibert",
+        "layoutlmv3",
+        "lilt",
+        "longformer",
+        "luke",
+        "markuplm",
+        "mpnet",
+        "roberta",
+    ),
     *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+}
+
+# What these make of a text depends on how far it is filled up, whatever its attention mask says: convolutions, Fourier
+# transforms, landmarks and pooling of neighbours look at what was filled in.
+_DEPEND_ON_PADDING = {
+    *("canine", "convbert", "fnet", "funnel", "mobilebert", "mra", "nystromformer", "t5gemma", "t5gemma2", "yoso"),
 }
 
 
@@ -53,6 +71,8 @@ class Packed:
     """The longest sequence the model can read: no batch is padded beyond it."""
     truncated: int
     """How many samples were longer than the limit and lost their end."""
+    left: bool = False
+    """Whether shorter sequences are filled up before their first token."""
 
     def __len__(self) -> int:
         return len(self.host_lengths)
@@ -89,7 +109,7 @@ class Packed:
 
     def batch(self, rows: Tensor, *, width: int, choices: int | None = None) -> dict[str, Tensor]:
         """Return the padded inputs of `rows`: [rows, width], or [rows, choices, width]."""
-        if self.ids.is_cuda and usable(agrees_with_torch, self.ids.device):
+        if self.ids.is_cuda and not self.left and usable(agrees_with_torch, self.ids.device):
             return _by_kernel(self, rows, width, choices)
         return _by_torch(self, rows, width, choices)
 
@@ -98,9 +118,11 @@ def _by_torch(packed: Packed, rows: Tensor, width: int, choices: int | None) -> 
     sequences = packed.first[rows]
     if choices is not None:
         sequences = sequences[:, None] + torch.arange(choices, device=rows.device)
-    positions = torch.arange(width, device=rows.device)
-    mask = positions < packed.lengths[sequences][..., None]
-    where = (packed.starts[sequences][..., None] + positions).clamp_(max=len(packed.ids) - 1)
+    positions, lengths = torch.arange(width, device=rows.device), packed.lengths[sequences][..., None]
+    if packed.left:
+        positions = positions + lengths - width
+    mask = (positions >= 0) & (positions < lengths)
+    where = (packed.starts[sequences][..., None] + positions).clamp_(min=0, max=len(packed.ids) - 1)
     inputs = {
         "input_ids": torch.where(mask, packed.ids[where], packed.pad_id).long(),
         "attention_mask": mask.long(),
@@ -145,12 +167,19 @@ def usable_length(tokenizer: Any, config: Any, max_length: int | None) -> int:
     """Return how many tokens a sequence may have: what was asked, bounded by what the model can read."""
     # A tokenizer without a limit says 10^30, which no tokenizers library takes.
     limits = [min(int(tokenizer.model_max_length), 1_000_000)]
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions and positions > 0:
-        limits.append(positions - 2 if counts_from_padding(config) else positions)
+    shape = config.get_text_config()
+    for name in ("max_position_embeddings", "max_seq_len"):
+        positions = getattr(shape, name, None)
+        if positions and positions > 0:
+            limits.append(positions - 2 if counts_from_padding(config) else positions)
     if max_length is not None:
         limits.append(max_length)
     return min(limits)
+
+
+def depends_on_padding(config: Any) -> bool:
+    """Return whether an architecture gives a text other logits where it is filled up to the length of longer ones."""
+    return config.model_type in _DEPEND_ON_PADDING
 
 
 def counts_from_padding(config: Any) -> bool:
@@ -190,6 +219,7 @@ def encode(examples: Examples, tokenizer: Any, *, max_length: int) -> Packed:
         pad_id=tokenizer.pad_token_id,
         limit=max_length,
         truncated=int(np.logical_or.reduceat(cut, first).sum()) if len(first) else 0,
+        left=tokenizer.padding_side == "left",
     )
 
 

@@ -323,21 +323,35 @@ def _agree_on_padding(name: str, config: Any, tokenizer: Any) -> None:
             raise InputError(f"{name}: its tokenizer has no token to pad with; set its pad_token and save it")
         tokenizer.pad_token = lent
     if not counts_from_padding(config):
-        config.pad_token_id = tokenizer.pad_token_id
+        # Networks that also see have a configuration for texts inside of theirs.
+        config.pad_token_id = config.get_text_config().pad_token_id = tokenizer.pad_token_id
+    if config.model_type == "xlnet":  # its head reads the last place
+        tokenizer.padding_side = "left"
 
 
 def _fit_together(name: str, model: nn.Module, tokenizer: Any) -> None:
     """Refuse a tokenizer with more tokens than the model has, and drop segment ids that the model cannot read."""
-    rows = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
-    if len(tokenizer) > rows:
+    table = anatomy(model).embeddings
+    rows = len(model.get_submodule(table).weight) if table else None  # type: ignore[arg-type]
+    if rows is not None and len(tokenizer) > rows:
         raise InputError(
             f"{name}: its tokenizer has {len(tokenizer)} tokens, its model {rows}: they do not belong together"
         )
-    segments = getattr(model.config, "type_vocab_size", None)
-    read = "token_type_ids" in inspect.signature(model.forward).parameters
-    # DeBERTa-v3 has none and says so with 0: it leaves them aside by itself.
-    if not read or segments == 1:
+    if not _reads_segments(model):
         tokenizer.model_input_names = [key for key in tokenizer.model_input_names if key != "token_type_ids"]
+
+
+def _reads_segments(model: nn.Module) -> bool:
+    """Return whether a model can tell first from second texts by the `token_type_ids` of a tokenizer.
+
+    Many that take them have no table of segments: GPT-2 and XLM would look them up as words, TAPAS wants seven of a
+    token, and Gemma's say what is an image.
+    """
+    config: Any = model.config
+    if "token_type_ids" not in inspect.signature(model.forward).parameters:
+        return False
+    # DeBERTa-v3 has none and says so with 0: it leaves them aside by itself. Two compare the segments of two tokens.
+    return getattr(config, "type_vocab_size", 1) != 1 or config.model_type in ("funnel", "xlnet")
 
 
 def weights_of(auto: Any, name: str, **options: Any) -> tuple[nn.Module, set[str]]:

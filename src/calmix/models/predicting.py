@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from calmix.models.averaging import mean_logits
 from calmix.models.cooling import Cooling, cooled
 from calmix.models.dropping import Dropout, dropping
-from calmix.models.encoding import Packed
+from calmix.models.encoding import Packed, depends_on_padding
 from calmix.models.hastening import hastened
 from calmix.models.locks import locked_model
 from calmix.models.pixels import Pixels
@@ -43,16 +43,20 @@ def predict_logits(
     long text), so that memory does not depend on the texts' lengths. In bf16, faster where the hardware
     has it, logits keep some three digits. With `dropout` they are the logarithm of the mean probabilities of its
     passes. With `cooling` they are smaller the farther a row is from the training data. The model is put in evaluation
-    mode for the time being. Calls of one model from several threads take turns.
+    mode for the time being. Where the logits of a text depend on how far it is filled up, those of one length are
+    predicted together. Calls of one model from several threads take turns.
     """
     device = next(model.parameters()).device
     packed = packed.to(device)
     most = tokens or packed.most(device)
     counts = packed.counts
+    alike = isinstance(packed, Packed) and depends_on_padding(model.config)
     asked = np.arange(len(packed)) if rows is None else rows
     keys = (packed.host_lengths[asked],) if counts is None else (packed.host_lengths[asked], counts[asked])
     order = np.lexsort(keys)[::-1]  # longest first: if memory runs out, it does so at once
-    columns = None if counts is None else int(counts.max())
+    columns = None if counts is None or not len(counts) else int(counts.max())
+    if not len(asked):
+        return np.empty((0, columns or 0), dtype=np.float32)
     out: NDArray[np.float32] | None = None
     start = 0
     lower = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
@@ -66,10 +70,12 @@ def predict_logits(
     with locked_model(model), _evaluating(model), torch.inference_mode(), lower, drop, cooled(model, cooling), quick:
         while start < len(order):
             longest = asked[order[start : start + 1]]
-            width = packed.width(longest)
+            width = packed.width(longest, 1) if alike else packed.width(longest)
             choices = None if counts is None else int(counts[longest[0]])
             size = max(1, most // (width * (choices or 1)))
             places = order[start : start + size]
+            if alike:
+                places = places[packed.host_lengths[asked[places]] == width]
             if counts is not None:
                 places = places[counts[asked[places]] == choices]
             inputs = packed.batch(torch.from_numpy(asked[places]).to(device), width=width, choices=choices)
@@ -80,7 +86,8 @@ def predict_logits(
             start += len(places)
             if progress is not None:
                 progress(len(places))
-    return np.empty((0, columns or 0), dtype=np.float32) if out is None else out
+    assert out is not None
+    return out
 
 
 def _sample(packed: Packed, rows: NDArray[np.int64]) -> dict[str, Tensor]:

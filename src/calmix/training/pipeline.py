@@ -12,7 +12,7 @@ import torch
 
 from calmix.data.reusing import reused
 from calmix.errors import InputError
-from calmix.mixing import Recipe, choose
+from calmix.mixing import Recipe, choose, verify_mixing
 from calmix.models import Augment, identity, resolve
 from calmix.training.batches import training_set
 from calmix.training.cutting import cut_notes
@@ -254,6 +254,7 @@ def stages(
         notes = _told(
             sets.notes
             + loaded.notes
+            + verify_mixing(network, packed["train"], method, loaded.reader)
             + record_notes(record)
             + cut_notes(decided.get("parts", []), config["recipe"], config["options"]),
             tell,

@@ -54,7 +54,7 @@ class Shards:
             "mesh": mesh,
             "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None),
         }
-        for path in anatomy(self.model).layers:
+        for path in dict.fromkeys(anatomy(self.model).layers):
             fully_shard(self.model.get_submodule(path), **settings)
         fully_shard(self.model, **settings)
         self.sharded: list[Any] = list(self.model.parameters())
