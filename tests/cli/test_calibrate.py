@@ -41,6 +41,29 @@ def test_json_is_strict_and_all_that_stdout_gets(
     assert ended.err == ""
 
 
+@pytest.mark.parametrize("more", [[], ["--method", "isotonic"], ["--ensemble"], ["--mc-dropout", 2]])
+def test_columns_that_were_named_are_found_again(
+    calmix: Any, checkpoint: Any, odd: Any, place: Path, more: Any
+) -> None:
+    more = [*more, checkpoint("roberta")] if more == ["--ensemble"] else more
+    named = ("--text", "Body (raw)", "--label", "queue")
+    assert calmix("calibrate", checkpoint("bert"), odd.file, *named, *more, "--out", "new").code == 0
+    ended = calmix("evaluate", "new", odd.file, "--no-report")
+    assert ended.code == 0, ended.err
+    again = calmix("calibrate", "new", odd.file, "--out", "newer", *(more[:2] if "--mc-dropout" in more else []))
+    assert again.code == 0, again.err
+    assert calmix("predict", "newer", odd.file).code == 0
+
+
+def test_the_model_that_was_calibrated_stays_as_it_was(
+    calmix: Any, checkpoint: Any, odd: Any, place: Path, tree: Any
+) -> None:
+    before = tree(checkpoint("bert"))
+    named = ("--text", "Body (raw)", "--label", "queue")
+    assert calmix("calibrate", checkpoint("bert"), odd.file, *named, "--out", "new").code == 0
+    assert tree(checkpoint("bert")) == before
+
+
 def test_a_guarantee_lets_predict_abstain(calmix: Any, checkpoint: Any, files: Any, place: Path) -> None:
     ended = calmix("calibrate", checkpoint("bert"), files["test"], "--out", "new", "--guarantee", "0.3")
     assert ended.code == 0, ended.err

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from calmix.data.remembering import COLUMNS, remembered_columns
+from calmix.data.remembering import COLUMNS, remember_columns, remembered_columns
 
 
 @pytest.mark.parametrize("inside", ["model/config.json", "config.json", "member-1/config.json"])
@@ -28,3 +28,26 @@ def test_what_cannot_be_used_is_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content, encoding="latin-1")
     assert remembered_columns(tmp_path) == {}
     assert remembered_columns("org/name") == {}
+
+
+@pytest.mark.parametrize(
+    ("named", "known"),
+    [
+        ({"label": "Topic"}, {"text": "Body", "text_b": "Reply", "label": "Topic"}),
+        ({"text": "Words", "label": None}, {"text": "Words", "label": "Queue"}),  # no longer pairs
+        ({"text": None}, {"text": "Body", "text_b": "Reply", "label": "Queue"}),
+    ],
+)
+@pytest.mark.parametrize("members", [[""], ["member-1", "member-2"]])
+def test_what_is_named_later_is_remembered_beside_what_was_before(
+    tmp_path: Path, named: dict[str, str | None], known: dict[str, str], members: list[str]
+) -> None:
+    for member in members:
+        (tmp_path / member).mkdir(exist_ok=True)
+        before = {"x": float("inf"), COLUMNS: {"text": "Body", "text_b": "Reply", "label": "Queue"}}
+        (tmp_path / member / "config.json").write_text(json.dumps(before))
+    remember_columns(tmp_path, named)
+    for member in members:
+        state = json.loads((tmp_path / member / "config.json").read_text())
+        assert state == {"x": float("inf"), COLUMNS: known}
+    assert remembered_columns(tmp_path) == known

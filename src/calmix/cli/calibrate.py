@@ -73,6 +73,7 @@ def calibrate(
             guarantee=guarantee,
             bins=bins,
             seed=seed,
+            columns=columns,
             progress=bar,
         )
     if as_json:

@@ -9,12 +9,11 @@ import pyarrow as pa
 
 from calmix.data.images import holds_images
 from calmix.data.origin import Origin, closest, listed, shown
+from calmix.data.remembering import READ
 from calmix.data.texts import is_list
 from calmix.errors import InputError
 
 __all__ = ["Columns", "find_columns", "named_column", "unread_parts", "with_usual"]
-
-_READ = ("text", "text_b", "choices")
 
 # From the surest names to the least sure; two columns of one rank are a question for the user.
 _PAIR_FIRST = ("text_a", "text1", "sentence1", "sentence_a", "sent1", "premise", "question1")
@@ -62,8 +61,8 @@ def with_usual(
         # Of choices in numbered columns the beginning is named.
         if any(c == _folded(name) or (role == "choices" and c.startswith(_folded(name))) for c in columns)
     }
-    if any(given.get(role) is not None or (role in usual and role not in there) for role in _READ):
-        there = {role: name for role, name in there.items() if role not in _READ}
+    if any(given.get(role) is not None or (role in usual and role not in there) for role in READ):
+        there = {role: name for role, name in there.items() if role not in READ}
     return {role: name or (None if role == "votes" else there.get(role)) for role, name in given.items()}
 
 

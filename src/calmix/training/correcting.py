@@ -2,7 +2,7 @@
 
 import copy
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from calmix.calibration import (
 from calmix.data import Examples, read_table, split_examples
 from calmix.data.files import sync
 from calmix.data.keys import folded_keys
+from calmix.data.remembering import remember_columns
 from calmix.errors import InputError
 from calmix.models import Beside, Ensemble, Predictor, fold, save, save_ensemble, write_beside
 from calmix.training.evaluating import json_safe, measure
@@ -50,6 +51,7 @@ def calibrate(
     guarantee: float | None = None,
     bins: int = 15,
     seed: int = 0,
+    columns: Mapping[str, str | None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
     """Write a calibrated copy of a classifier to `out` and return its figures, before and after.
@@ -57,7 +59,7 @@ def calibrate(
     A temperature goes into the weights; any other recalibrator, and any of an ensemble or of MC-dropout, is kept
     beside them, replaces one that was there, and is applied by `calmix.load`. With `guarantee`, half of the examples
     fit the recalibrator and the other half the threshold and the prediction sets; what was guaranteed before is void
-    and dropped.
+    and dropped. `columns` are those that were named to read the examples, by what they hold: the copy remembers them.
     """
     if classifier.multiple_choice and method != "temperature":
         raise InputError(f"{method} corrects classes, and choices are none: use a temperature")
@@ -85,16 +87,21 @@ def calibrate(
             figures["temperature"] = fitted.temperature
         if isinstance(classifier, Ensemble):
             whole = replace(beside, recalibrator=fitted)
-            _write_whole(out, lambda folder: save_ensemble(classifier, whole, folder))
+
+            def write(folder: Path) -> None:
+                save_ensemble(classifier, whole, folder)
+                remember_columns(folder, columns or {})
+
+            _write_whole(out, write)
         elif isinstance(fitted, Temperature) and classifier.beside.dropout is None:
             model = copy.deepcopy(classifier.model)  # the classifier we were given goes on as it was
             fold(model, fitted.temperature)
-            save_whole(model, classifier.tokenizer, replace(beside, cooling=classifier.beside.cooling), out)
+            save_whole(model, classifier.tokenizer, replace(beside, cooling=classifier.beside.cooling), out, columns)
         else:
             # The mean of softened predictions is not the softened mean: its temperature fits into no weights.
             kept = classifier.beside
             beside = replace(beside, recalibrator=fitted, dropout=kept.dropout, cooling=kept.cooling)
-            save_whole(classifier.model, classifier.tokenizer, beside, out)
+            save_whole(classifier.model, classifier.tokenizer, beside, out, columns)
     return dict(json_safe(figures))
 
 
@@ -121,12 +128,19 @@ def guarded(probs: NDArray[np.float64], labels: NDArray[np.int64], accuracy: flo
     )
 
 
-def save_whole(model: nn.Module, tokenizer: Any, beside: Beside, folder: Path) -> None:
-    """Write a checkpoint and what is beside it: complete or absent."""
+def save_whole(
+    model: nn.Module,
+    tokenizer: Any,
+    beside: Beside,
+    folder: Path,
+    columns: Mapping[str, str | None] | None = None,
+) -> None:
+    """Write a checkpoint and what is beside it, with columns to remember: complete or absent."""
 
     def write(scratch: Path) -> None:
         save(model, tokenizer, scratch)
         write_beside(scratch, beside)
+        remember_columns(scratch, columns or {})
 
     _write_whole(folder, write)
 
