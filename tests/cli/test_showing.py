@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import redirect_stderr
 from io import StringIO
 from typing import Any
 
@@ -80,6 +81,73 @@ def test_a_bar_is_drawn_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: p
         assert other is not None
         other(2)
     assert capsys.readouterr().out == ""
+
+
+class Terminal(StringIO):
+    """A terminal that shows what is written to it: lines, of which the cursor is at the start of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines, self.row = [""], 0
+        self.shown: list[str] = []
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        for part in re.findall(r"\x1b\[[\d;?]*[A-Za-z]|\r|\n|[^\x1b\r\n]+", text):
+            if part == "\n":
+                self.row += 1
+                self.lines += [""] * (self.row == len(self.lines))
+            elif part == "\x1b[2K":
+                self.lines[self.row] = ""
+            elif part.endswith("A") and part.startswith("\x1b"):
+                self.row -= int(part[2:-1] or 1)
+            elif not part.startswith("\x1b") and part != "\r":
+                self.lines[self.row] += part
+        self.shown += self.lines
+        return len(text)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A terminal for `redirect_stderr`."""
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "110", "LINES": "30"}.items():
+        monkeypatch.setenv(name, value)
+    return Terminal()
+
+
+def test_a_note_has_a_line_of_its_own_above_a_bar(terminal: Terminal) -> None:
+    with redirect_stderr(terminal), training_bar(quiet=False) as bar:
+        assert bar is not None
+        note("dev: 40 rows split off the training set")
+        bar(Progress(1, 3, 5, 30, 0.5, 100.0))
+        note("memory: " + "very " * 40 + "low")
+    with redirect_stderr(terminal), working_bar("predicting", 3, quiet=False) as other:
+        assert other is not None
+        other(1)
+        note("done")
+    lines = [line.rstrip() for line in terminal.lines if line.strip()]
+    assert lines == [
+        "· dev: 40 rows split off the training set",
+        "· memory: " + "very " * 40 + "low",
+        "· done",
+    ]
+    assert all(line.startswith("·") for line in terminal.shown if "·" in line)
+
+
+def test_a_bar_says_nothing_about_a_loss_before_there_is_one(terminal: Terminal) -> None:
+    with redirect_stderr(terminal), training_bar(quiet=False) as bar:
+        assert bar is not None
+        bar(Progress(1, 3, 1, 30, float("nan"), 100.0))
+        bar(Progress(1, 3, 5, 30, 0.5, 100.0))
+        note("now")
+    drawn = " ".join(terminal.shown)
+    assert "preparing" in drawn
+    assert "nan" not in drawn
+    assert "?" not in drawn
+    assert "epoch 1/3" in drawn
+    assert "5/30  loss 0.5000  100 samples/s" in drawn
 
 
 @pytest.mark.parametrize(

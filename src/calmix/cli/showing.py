@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress as Bars
     from rich.text import Text
 
     from calmix.training import Progress
 
+# The consoles that bars are drawn on: what is printed meanwhile must be printed by them, on lines of its own.
+_BARS: list["Console"] = []
 # Columns of a terminal: what no table needs, and what a name keeps however narrow it is.
 _WIDEST, _SHORTEST = 10_000, 12
 
@@ -48,7 +51,8 @@ def plain(text: str) -> str:
 
 def note(line: str) -> None:
     """Tell the user something, on stderr; the text is shown as it is, whatever brackets it has."""
-    _stderr().print(f"· {plain(line)}", markup=False, highlight=False, soft_wrap=True)
+    console = _BARS[-1] if _BARS else _stderr()
+    console.print(f"· {plain(line)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_side_by_side(
@@ -231,29 +235,39 @@ def training_bar(quiet: bool) -> Iterator[Callable[["Progress"], None] | None]:
     from rich import progress as rich
 
     bar = rich.Progress(
-        rich.TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+        rich.TextColumn("{task.fields[epoch]}"),
         rich.BarColumn(),
-        rich.MofNCompleteColumn(),
-        rich.TextColumn("loss {task.fields[loss]:.4f}  {task.fields[rate]:,.0f} samples/s"),
+        rich.TextColumn("{task.fields[pace]}"),
         rich.TimeRemainingColumn(),
         console=_stderr(),
         transient=True,
     )
-    with bar:
-        task = bar.add_task("training", total=None, epoch=1, epochs="?", loss=float("nan"), rate=0.0)
+    with _drawn(bar):
+        task = bar.add_task("training", total=None, epoch="preparing", pace="")
 
         def show(progress: "Progress") -> None:
+            loss = f"  loss {progress.loss:.4f}" if math.isfinite(progress.loss) else ""
             bar.update(
                 task,
                 total=progress.steps,
                 completed=progress.step,
-                epoch=progress.epoch,
-                epochs=progress.epochs,
-                loss=progress.loss,
-                rate=progress.rate,
+                epoch=f"epoch {progress.epoch}/{progress.epochs}",
+                pace=f"{progress.step:,}/{progress.steps:,}{loss}  {progress.rate:,.0f} samples/s",
+                refresh=True,
             )
 
         yield show
+
+
+@contextmanager
+def _drawn(bar: "Bars") -> Iterator[None]:
+    """Draw a bar; notes are printed above it meanwhile."""
+    _BARS.append(bar.console)
+    try:
+        with bar:
+            yield
+    finally:
+        _BARS.pop()
 
 
 @contextmanager
@@ -264,7 +278,8 @@ def working_bar(what: str, total: int, quiet: bool) -> Iterator[Callable[[int], 
         return
     from rich.progress import Progress
 
-    with Progress(console=_stderr(), transient=True) as bar:
+    bar = Progress(console=_stderr(), transient=True)
+    with _drawn(bar):
         task = bar.add_task(what, total=total)
         yield lambda done: bar.advance(task, done)
 
