@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calmix.cli.parsing import check_apart, check_once, named_files, pairs, predictor, unfamiliar, weights
+from calmix.cli.parsing import check_apart, check_once, named_files, pairs, predictor, share, unfamiliar, weights
 from calmix.errors import InputError
 from calmix.models import Classifier, Ensemble
 
@@ -22,6 +23,19 @@ def test_pairs_are_split_at_the_first_equals_sign() -> None:
 def test_what_is_no_pair_is_refused_with_the_options_name(words: list[str]) -> None:
     with pytest.raises(InputError, match="--set"):
         pairs(words, "--set")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("0.95", 0.95), ("95%", 0.95), (" 95 % ", 0.95), ("99.5%", 0.995), ("1e-1", 0.1)]
+)
+def test_a_share_may_be_written_in_per_cent(text: str, number: float) -> None:
+    assert share(text) == pytest.approx(number)
+
+
+@pytest.mark.parametrize("text", ["", "%", "95%%", "95% of them", "0,95", "high"])
+def test_a_share_that_is_no_number_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match=r"is not a number, such as 0\.95 or 95%"):
+        share(text)
 
 
 def test_a_file_that_is_read_is_not_written_to(tmp_path: Path) -> None:

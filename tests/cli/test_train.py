@@ -137,7 +137,7 @@ def test_notes_go_to_stderr(calmix: Any, files: Any, checkpoint: Any, place: Pat
 
 
 def test_a_guarantee_is_put_into_words(calmix: Any, words: Any, place: Path) -> None:
-    ended = calmix(*words, "--guarantee", "0.3", "--out", "run")
+    ended = calmix(*words, "--guarantee", "30%", "--out", "run")
     assert "prediction sets contain the true label 30% of the time" in ended.out
 
 

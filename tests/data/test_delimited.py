@@ -97,6 +97,18 @@ def test_tsv_files_with_quoting_are_read_with_it(tmp_path):
         ),
         (b"text;text\na;1\n", "several columns are called 'text'"),
         (b"text\tlabel\na\t1\n", r"is separated by '\t'"),
+        (b"text|label\na, b|1\n", "the header 'text|label' is separated by '|'; save it with commas (.csv)"),
+        (b'"text"|"label"\n"a"|1\n', "is separated by '|'; save it with commas (.csv)"),
+        (
+            b"Tickets of May,,\nid,text,label\n1,a,x\n",
+            "the first line, 'Tickets of May', names 1 of 3 columns: if it is a title, remove what is above the names",
+        ),
+        (
+            b"Tickets of May\ntext,label\na,x\n",
+            "line 2 has 2 fields, the header has 1; put quotes around cells that contain commas, or remove the first "
+            "line if it is a title",
+        ),
+        (b",,text\na,b,c\n", "several columns are called ''; rename them"),
     ],
 )
 def test_a_defect_is_named_with_its_line(tmp_path, content, message):
@@ -118,6 +130,11 @@ def test_the_fast_reader_agrees_with_the_careful_one(tmp_path_factory, rows):
         writer.writerows([("one", "two"), *rows])
     assert read_delimited(path, ",") == _careful(path, ",")
     assert read_delimited(path, ",").to_pylist() == [{"one": one, "two": two} for one, two in rows]
+
+
+def test_a_bar_in_the_name_of_a_single_column_is_part_of_it(tmp_path):
+    assert read(tmp_path, b'"text|note"\n"a|b"\n') == {"text|note": ["a|b"]}
+    assert list(read(tmp_path, b"text|note,label\na,b\n")) == ["text|note", "label"]
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])

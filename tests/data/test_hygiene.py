@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,18 @@ def test_rows_of_dev_in_another_set_are_said() -> None:
         "them are too good"
     ]
     assert hygiene_lines(train, {"test": test, "dev": dev.take([0])}) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "labels", "said"), [(60, 28, 28), (29, 10, 10), (30, 10, 0), (18, 9, 0), (300, 77, 0)]
+)
+def test_labels_of_hardly_several_rows_each_are_said(rows: int, labels: int, said: int) -> None:
+    names = [f"2026-05-{day:02}" for day in range(1, labels + 1)]
+    examples = Examples.from_texts([f"text {i}" for i in range(rows)], [names[i % labels] for i in range(rows)][:rows])
+    line = f"train: {said} different labels in {rows} rows, like dates or ids: is --label right?"
+    assert (line in hygiene_lines(examples, {})) == bool(said)
+    choices = replace(examples, label_names=())
+    assert not any("different labels" in line for line in hygiene_lines(choices, {}))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,17 @@ def test_dev_and_guard_are_split_off_and_share_no_row() -> None:
     assert len({id_ for examples in sets.named().values() for id_ in examples.ids}) == 100
 
 
+def test_a_dev_set_that_many_labels_make_larger_than_asked_for_is_said() -> None:
+    texts, labels = [f"text {i}" for i in range(60)], [f"day {i % 28:02}" for i in range(60)]
+    notes = prepared(Examples.from_texts(texts, labels), dev_fraction=0.1).notes
+    assert (
+        "dev: 28 rows split off the training set (32 stay), stratified by label, more than the 10% asked for: "
+        in notes[0]
+    )
+    assert "train: 28 different labels in 32 rows, like dates or ids: is --label right?" in notes
+    assert not any("asked for" in note for note in prepared(tiny.examples(100)).notes)
+
+
 def test_the_seed_decides_the_split() -> None:
     one, again, other = (prepared(tiny.examples(100), seed=seed).dev.ids for seed in (0, 0, 1))
     assert one == again != other

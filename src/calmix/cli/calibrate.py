@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calmix.cli.parsing import DropoutRate, Members, Passes, predictor
+from calmix.cli.parsing import DropoutRate, Members, Passes, check_order, predictor, share
 from calmix.cli.showing import figures_table, guarantee_lines, note, print_json, working_bar
 
 __all__ = ["calibrate"]
@@ -28,7 +28,11 @@ def calibrate(
     ] = _Method.temperature,
     guarantee: Annotated[
         float | None,
-        typer.Option(help="Accuracy to hold among accepted predictions: half of DEV is kept to find the threshold."),
+        typer.Option(
+            parser=share,
+            metavar="NUMBER",
+            help="Accuracy to hold among accepted predictions: half of DEV is kept to find the threshold.",
+        ),
     ] = None,
     text: Annotated[str | None, typer.Option(help="Column with the text.")] = None,
     text_b: Annotated[str | None, typer.Option(help="Column with a pair's second text.")] = None,
@@ -51,6 +55,7 @@ def calibrate(
     from calmix.training import calibrate as correct
     from calmix.training.correcting import trained_on
 
+    check_order("calmix calibrate", model, dev)
     check_there(dev)
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "label": label}
     tables = read_ahead(model, [dev], columns)

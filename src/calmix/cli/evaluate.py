@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calmix.cli.parsing import DropoutRate, Members, Passes, check_once, predictor, unfamiliar
+from calmix.cli.parsing import DropoutRate, Members, Passes, check_once, check_order, predictor, unfamiliar
 from calmix.cli.showing import interval_table, note, print_json, unfamiliar_table, working_bar
 from calmix.errors import InputError
 
@@ -73,6 +73,7 @@ def evaluate(
     else:
         config |= {"ensemble": ensemble or None, "mc_dropout": mc_dropout, "dropout": dropout}
         asked = unfamiliar(ood or [])
+        check_order("calmix evaluate", model, *(files or []))
         check_there(*(files or []), *(file for file in asked.values() if file))
         columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "label": label}
         tables = _ahead(model, files or [], asked, columns, group)

@@ -26,9 +26,11 @@ __all__ = [
     "Schedule",
     "check_apart",
     "check_once",
+    "check_order",
     "named_files",
     "pairs",
     "predictor",
+    "share",
     "unfamiliar",
     "weights",
 ]
@@ -65,6 +67,25 @@ def check_apart(option: str, file: Path, *read: str | Path) -> None:
     """Refuse a file to write to that is one of those that are read, whatever each is called."""
     if file.exists() and any(Path(each).exists() and file.samefile(each) for each in read):
         raise InputError(f"{option} {file}: is one of the tables that are read; give another file")
+
+
+def check_order(command: str, model: str, *files: str) -> None:
+    """Refuse a file and a model that are given in each other's place."""
+    first = Path(files[0])
+    holds_model = any((first / name).is_file() for name in ("run.toml", "config.json", "ensemble.json"))
+    if Path(model).is_file() and holds_model:
+        raise InputError(f"{model}: is a file, and {first} a model; the model comes first: {command} {first} {model}")
+
+
+def share(text: str) -> float:
+    """Return a number that may be written in per cent."""
+    number, percent, rest = text.strip().partition("%")
+    try:
+        if rest:
+            raise ValueError
+        return float(number) / 100 if percent else float(number)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number, such as 0.95 or 95%") from None
 
 
 def check_once(*files: str) -> None:

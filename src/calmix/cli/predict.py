@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from calmix.cli.parsing import DropoutRate, Members, Passes, check_apart, predictor
+from calmix.cli.parsing import DropoutRate, Members, Passes, check_apart, check_order, predictor
 from calmix.cli.showing import note, working_bar
 from calmix.errors import InputError
 
@@ -64,6 +64,7 @@ def predict(
             f"--abstain: the threshold of a single run is not used for an ensemble: calibrate {model} with --ensemble "
             "and --guarantee, which gives it one of its own, and predict with the folder that comes of it"
         )
+    check_order("calmix predict", model, *files)
     check_there(*files)
     own = _own_columns(files) if with_columns else None
     columns: dict[str, Any] = {"text": text, "text_b": text_b, "choices": choices, "id": id}

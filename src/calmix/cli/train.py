@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calmix.cli.parsing import Augment, Optimizer, Precision, Record, Schedule, named_files, pairs, weights
+from calmix.cli.parsing import Augment, Optimizer, Precision, Record, Schedule, named_files, pairs, share, weights
 from calmix.cli.showing import figures_table, generations_table, guarantee_lines, note, plain, print_json, training_bar
 from calmix.errors import InputError
 
@@ -191,7 +191,10 @@ def train(
     guarantee: Annotated[
         float | None,
         typer.Option(
-            help="Accuracy to hold among accepted predictions; half of dev is kept for it.", rich_help_panel=_RUN
+            parser=share,
+            metavar="NUMBER",
+            help="Accuracy to hold among accepted predictions; half of dev is kept for it.",
+            rich_help_panel=_RUN,
         ),
     ] = None,
     bins: Annotated[int, typer.Option(help="Bins of the calibration errors.", rich_help_panel=_RUN)] = 15,

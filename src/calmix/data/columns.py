@@ -103,10 +103,13 @@ def find_columns(
         if found is None and image is None:
             # Once the text is named, the others of a row's parts are not looked for.
             other = f", the choices with --choices {shown(cells[0])}" if len(cells) == 1 and choices is None else ""
-            headless = "; its first line looks like a row: put the names of the columns above it"
+            headless = ""
+            if origin.header and any(map(_is_no_name, table.column_names)):
+                headless = "; its first line looks like a row: put the names of the columns above it"
+            elif origin.header and "" in table.column_names:
+                headless = "; if its first line is a title, remove what is above the names of the columns"
             raise origin.error(
-                f"no column looks like the text; name it with --text{other} (columns: {search.listed})"
-                f"{headless if origin.header and any(map(_is_no_name, table.column_names)) else ''}"
+                f"no column looks like the text; name it with --text{other} (columns: {search.listed}){headless}"
             )
         text = found or ""
         named.add(image or text)

@@ -4,6 +4,7 @@ import codecs
 import csv
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -132,6 +133,7 @@ def _separated(path: Path, delimiter: str) -> tuple[str, list[str]]:
         except InputError:
             header = []
         if len(header) < 2:
+            _refuse_bars(path)
             raise
         return ";", header
     if delimiter == "," and len(header) == 1 and ";" in header[0]:
@@ -146,15 +148,32 @@ def _header(path: Path, delimiter: str) -> list[str]:
     if not header:
         raise InputError(f"{path}: the file is empty")
     repeated = [name for name in dict.fromkeys(header) if header.count(name) > 1]
+    if repeated == [""] and header[0]:
+        raise InputError(
+            f"{path}: the first line, {shown(header[0])}, names {len(header) - header.count('')} of {len(header)} "
+            "columns: if it is a title, remove what is above the names of the columns; otherwise name them all"
+        )
     if repeated:
         raise InputError(f"{path}: several columns are called {listed(repeated)}; rename them")
     other = next((mark for mark in ";\t," if mark != delimiter and mark in header[0]), None)
+    if len(header) == 1 and other is None:
+        _refuse_bars(path)
     if len(header) == 1 and other and (delimiter, other) != (",", ";"):
         raise InputError(
             f"{path}: the header {shown(header[0])} is separated by {shown(other)}; "
             "save it with commas (.csv) or tabs (.tsv)"
         )
     return header
+
+
+def _refuse_bars(path: Path) -> None:
+    """Refuse a file whose header is several names with bars between them; one name with a bar in it is in quotes."""
+    header: list[str] = []
+    with suppress(InputError):  # what is wrong with it is said by who reads it as it is meant
+        _, header = next(_records(path, "|"), (0, []))
+    if len(header) > 1:
+        named = shown("|".join(header))
+        raise InputError(f"{path}: the header {named} is separated by '|'; save it with commas (.csv) or tabs (.tsv)")
 
 
 def _careful(path: Path, delimiter: str) -> pa.Table:
@@ -178,16 +197,17 @@ def _collect(path: Path, delimiter: str, *, quoted: bool) -> pa.Table:
     rows = []
     for line, record in records:
         if len(record) != len(header):
-            _ragged(path, delimiter, line, len(record), len(header))
+            _ragged(path, delimiter, line, len(record), header)
         rows.append(record)
     columns = zip(*rows, strict=True) if rows else ((),) * len(header)
     return pa.table({name: pa.array(cells, pa.string()) for name, cells in zip(header, columns, strict=True)})
 
 
-def _ragged(path: Path, delimiter: str, line: int, fields: int, expected: int) -> NoReturn:
+def _ragged(path: Path, delimiter: str, line: int, fields: int, header: list[str]) -> NoReturn:
+    title = ", or remove the first line if it is a title" if len(header) == 1 and " " in header[0].strip() else ""
     raise InputError(
-        f"{path}: line {line} has {fields} fields, the header has {expected}; "
-        f"put quotes around cells that contain {_SPECIAL[delimiter]}"
+        f"{path}: line {line} has {fields} fields, the header has {len(header)}; "
+        f"put quotes around cells that contain {_SPECIAL[delimiter]}{title}"
     )
 
 

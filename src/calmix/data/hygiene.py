@@ -12,8 +12,18 @@ from calmix.data.examples import Examples
 from calmix.data.keys import folded_keys, groups_of
 from calmix.data.origin import shown
 
-__all__ = ["Duplicates", "duplicates", "hygiene_lines", "labels_alike", "leakage", "looks_like_ids"]
+__all__ = [
+    "Duplicates",
+    "duplicates",
+    "hygiene_lines",
+    "labels_alike",
+    "labels_of_few_rows",
+    "leakage",
+    "looks_like_ids",
+]
 
+# So many labels with fewer rows each than this are more likely dates, or ids.
+_SEVERAL, _FEW = 10, 3
 # Of labels that may be slips of the pen: so many times rarer, so many letters, among at most so many labels.
 _RARE, _SHORT, _MANY = 20, 5, 500
 
@@ -53,6 +63,15 @@ def looks_like_ids(examples: Examples) -> bool:
         return False
     texts = examples.table["text"]
     return len(texts.unique()) == len(texts) and not pc.any(pc.match_substring_regex(texts, r"\S\s+\S")).as_py()
+
+
+def labels_of_few_rows(examples: Examples) -> int:
+    """How many labels occur, if there are many and hardly any has several rows, as with dates or ids; otherwise 0."""
+    if not examples.label_names:
+        return 0
+    known = examples.labels[examples.labels >= 0]
+    labels = len(np.unique(known))
+    return labels if labels >= _SEVERAL and len(known) < _FEW * labels else 0
 
 
 def labels_alike(examples: Examples) -> list[tuple[str, str]]:
@@ -102,6 +121,8 @@ def hygiene_lines(train: Examples, others: Mapping[str, Examples]) -> list[str]:
     lines = []
     if looks_like_ids(train):
         lines.append("train: the texts look like ids (no two alike, and not a space in them): is --text right?")
+    if labels := labels_of_few_rows(train):
+        lines.append(f"train: {labels} different labels in {len(train)} rows, like dates or ids: is --label right?")
     if train.kind == "text":
         for name, option in unread_parts(train.table):
             lines.append(

@@ -1,6 +1,7 @@
 """Where data came from, so that a message can name the place."""
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from calmix.errors import InputError
 
-__all__ = ["Origin", "closest", "listed", "neighbour", "shown"]
+__all__ = ["Origin", "check_no_address", "closest", "listed", "neighbour", "shown"]
 
 
 def shown(value: object, *, limit: int = 60) -> str:
@@ -48,6 +49,13 @@ def neighbour(path: str | Path, holds: Callable[[Path], bool] = Path.is_file) ->
         return ""
     best = max(alike, key=lambda name: SequenceMatcher(None, name, tail).ratio())
     return f"; did you mean {shown(os.path.join(before, best), limit=200)}?"
+
+
+def check_no_address(source: str | Path, instead: str = "download it, and give the file") -> None:
+    """Refuse the address of something elsewhere, which nothing here fetches."""
+    name = os.fspath(source)
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", name) and not os.path.exists(name):
+        raise InputError(f"{name}: is an address; {instead}")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from calmix.data.files import COMPRESSIONS
 from calmix.data.hub import is_hub_name, read_hub
 from calmix.data.idx import find_idx, is_idx, read_idx
 from calmix.data.imagefolders import IMAGE_ENDINGS, read_image_files, read_image_folder
-from calmix.data.origin import Origin, neighbour
+from calmix.data.origin import Origin, check_no_address, neighbour
 from calmix.data.remembering import remembered_columns
 from calmix.data.tables import FORMATS, SPREADSHEETS, format_of, read_table
 from calmix.errors import InputError
@@ -68,6 +68,7 @@ def read_examples(
             that a model was trained on.
         table: the table in `source`, where it was read before.
     """
+    check_no_address(source)
     name = os.fspath(source)
     given = {"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id, "votes": votes}
     single = os.path.isfile(name) and is_image(name)
@@ -141,6 +142,7 @@ def _refuse_columns(name: str, given: Mapping[str, Any]) -> None:
 def check_there(*sources: str) -> None:
     """Refuse a file that is not there, before anything is loaded for it; a hub data set may be."""
     for source in sources:
+        check_no_address(source)
         if not os.path.exists(source) and not names_hub(source):
             raise InputError(f"{source}: no such file{neighbour(source, Path.exists)}")
 

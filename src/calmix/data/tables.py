@@ -14,7 +14,7 @@ import pyarrow.parquet
 from calmix.data.delimited import Layout, layout_of, read_delimited, write_delimited
 from calmix.data.files import COMPRESSIONS, atomic_path, compressed, most_bytes, open_bytes
 from calmix.data.jsonlines import read_json, write_json_lines
-from calmix.data.origin import listed, neighbour
+from calmix.data.origin import check_no_address, listed, neighbour
 from calmix.errors import InputError
 
 __all__ = [
@@ -63,6 +63,7 @@ def read_table(path: str | Path) -> pa.Table:
     Cells of CSV and TSV are strings as they stand ("001", "NA"). Raises `InputError`, with the line, for
     whatever is wrong with the file, and when it has no rows.
     """
+    check_no_address(path)
     path = Path(path)
     if not path.exists():
         raise InputError(f"{path}: no such file{neighbour(path)}")

@@ -19,6 +19,7 @@ from torch import nn
 from calmix.data import Examples
 from calmix.data.connecting import from_cache_if_unreachable
 from calmix.data.files import naming
+from calmix.data.origin import check_no_address
 from calmix.errors import InputError
 from calmix.models.anatomy import anatomy
 from calmix.models.encoding import counts_from_padding
@@ -227,6 +228,7 @@ def config_of(name: str) -> Any:
     import calmix.models.convnets
     import calmix.models.sentences  # noqa: F401 (makes transformers know its configuration)
 
+    check_no_address(name, "give a folder, or the name of a model on the hub, as in org/name")
     folder = Path(name)
     if folder.is_file():
         raise InputError(f"{name}: is a file; a model is a folder with config.json, or a hub name")

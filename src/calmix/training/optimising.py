@@ -188,7 +188,8 @@ def _checked(name: str, value: Any) -> Any:
     if name in _INSIDE:
         low, high = _INSIDE[name]
         if not low < number < high:
-            raise InputError(f"{option} must lie between {low:g} and {high:g}, and be neither, not {value}")
+            percent = f"; for {number:g} %, give {number / 100:g}" if 1 < number < 100 else ""
+            raise InputError(f"{option} must lie between {low:g} and {high:g}, and be neither, not {value}{percent}")
         return number
     low, high = _BETWEEN[name]
     if not (math.isfinite(number) and low <= number <= high):

@@ -133,10 +133,25 @@ def read_predictions(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.
 
 
 def _numbers(table: pa.Table, column: str, path: str | Path) -> NDArray[np.float64]:
+    cells = table[column].to_pylist()
     try:
-        return np.asarray(table[column].to_pylist(), dtype=np.float64)
+        return np.asarray(cells, dtype=np.float64)
     except (ValueError, TypeError):
-        raise InputError(f"{path}: column {column!r} holds something that is not a number") from None
+        place = next(row for row, cell in enumerate(cells) if not _is_number(cell))
+        cell, where = cells[place], Origin(str(path), header=format_of(path)[0] in ("csv", "tsv")).row(place)
+        comma = isinstance(cell, str) and _is_number(cell.replace(",", ".", 1))
+        raise InputError(
+            f"{path}: column {column!r} holds something that is not a number, {shown(cell)} at {where}"
+            f"{'; write a point in the place of the comma' if comma else ''}"
+        ) from None
+
+
+def _is_number(cell: object) -> bool:
+    try:
+        float(cell)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def _lists(table: pa.Table, column: str, path: str | Path) -> NDArray[np.float64]:

@@ -76,8 +76,14 @@ def prepare_sets(
     if teachers is not None:
         teachers.check(learn)
     if dev is None:
+        asked = dev_fraction * len(learn)
         learn, choose = _split(learn, dev_fraction, seed)
-        notes.append(f"dev: {len(choose)} rows split off the training set ({len(learn)} stay), stratified by label")
+        more = (
+            f", more than the {dev_fraction:.0%} asked for: each label has one" if len(choose) > 2 * asked + 1 else ""
+        )
+        notes.append(
+            f"dev: {len(choose)} rows split off the training set ({len(learn)} stay), stratified by label{more}"
+        )
     else:
         choose = _read(dev, reads, like=learn, split="dev")
     kept = None
