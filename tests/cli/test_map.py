@@ -133,6 +133,10 @@ def test_a_map_guides_training(calmix: Any, words: Any, files: Any, checkpoint: 
     ended = calmix(*training, "--recipe", "tdmixup", "--dynamics", "map", "--out", "run")
     assert ended.code == 0, ended.err
     assert not (place / "run" / "dynamics").exists()
+    (easy,) = json.loads((place / "map" / "metrics.json").read_text())["filter"]["regions"]
+    notes = json.loads((place / "run" / "metrics.json").read_text())["notes"]
+    said = f"the map's AUM filter dropped {easy['dropped'] or 'none'} of {easy['judged']} samples"
+    assert next(note for note in notes if note.startswith("filter: ")).startswith(f"filter: {said}")
     ended = calmix(*training, "--recipe", "tdmixup", "--dynamics", "map", "--online", "--out", "other")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert not (place / "other").exists()

@@ -16,7 +16,7 @@ from calmix.errors import InputError
 from calmix.mixing import choose
 from calmix.recipes import Recipe, clean
 from calmix.training.filtering import Verdicts
-from calmix.training.mapping import check_guided, known_dynamics, map_notes, map_table, write_map
+from calmix.training.mapping import check_guided, dropped_notes, known_dynamics, map_notes, map_table, write_map
 
 COLUMNS = [
     "id",
@@ -123,6 +123,18 @@ def test_a_map_is_read_back_in_the_order_asked_for(tmp_path: Path) -> None:
         assert known.verdicts.dropped.tolist() == dropped[order].tolist()
     flagged = label_issues(known_dynamics(tmp_path, examples).dynamics).flagged
     assert flagged.tolist() == label_issues(dynamics).flagged.tolist()
+
+
+def test_how_many_the_filter_of_a_map_dropped_is_said_where_it_guides(tmp_path: Path) -> None:
+    examples = tiny.examples(12)
+    judged, nobody = np.arange(12) % 3 > 0, np.zeros(12, dtype=bool)
+    for dropped, said in ((np.arange(12) % 3 == 2, "dropped 4 of 8 samples"), (nobody, "dropped none of 8 samples")):
+        write_map(tmp_path, seen(examples), examples, Verdicts(judged, dropped))
+        (note,) = dropped_notes(known_dynamics(tmp_path, examples))
+        assert said in note
+        assert ("as without a filter" in note) == (dropped is nobody)
+    write_map(tmp_path, seen(examples), examples)
+    assert dropped_notes(known_dynamics(tmp_path, examples)) == dropped_notes(None) == []
 
 
 def test_label_names_in_another_order_are_the_same_labels(tmp_path: Path) -> None:

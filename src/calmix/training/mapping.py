@@ -20,6 +20,7 @@ __all__ = [
     "Known",
     "check_guided",
     "check_recorded",
+    "dropped_notes",
     "known_dynamics",
     "map_table",
     "region_rows",
@@ -147,6 +148,16 @@ def known_dynamics(source: str | Path, examples: Examples) -> Known:
         said = [kept[i] for i in ids]
         verdicts = Verdicts(np.array([one is not None for one in said]), np.array([one is False for one in said]))
     return Known(dynamics, verdicts, file_hash(file)[:16])
+
+
+def dropped_notes(known: Known | None) -> list[str]:
+    """Return how many samples the AUM filter of a map dropped that guides a run."""
+    if known is None or known.verdicts is None:
+        return []
+    dropped, judged = int(known.verdicts.dropped.sum()), int(known.verdicts.judged.sum())
+    if dropped == 0:
+        return [f"filter: the map's AUM filter dropped none of {judged:,} samples: this run is as without a filter"]
+    return [f"filter: the map's AUM filter dropped {dropped:,} of {judged:,} samples"]
 
 
 def region_rows(known: Known, take: str, *, fraction: float = 0.33, filtered: bool = False) -> NDArray[np.int64]:

@@ -33,7 +33,7 @@ from calmix.training.launching import (
     threads_here,
 )
 from calmix.training.loop import Progress
-from calmix.training.mapping import Known, check_guided, known_dynamics, map_notes, write_map
+from calmix.training.mapping import Known, check_guided, dropped_notes, known_dynamics, map_notes, write_map
 from calmix.training.naming import recipe_name
 from calmix.training.networks import load_network
 from calmix.training.optimising import OptimizerName, Schedule, check_hyper
@@ -256,6 +256,7 @@ def stages(
             + loaded.notes
             + verify_mixing(network, packed["train"], method, loaded.reader)
             + record_notes(record)
+            + dropped_notes(known)
             + cut_notes(decided.get("parts", []), config["recipe"], config["options"]),
             tell,
         )
