@@ -32,38 +32,32 @@ def main(arguments: Sequence[str] | None = None) -> float:
     judged: dict[str, Any] = {"dev": args.dev, "ood": {"elsewhere": args.ood}, "bins": 10}
 
     # Which samples are easy, ambiguous or hard: told by a model that has nothing to do with the others.
-    _once(lambda out: survey(read_examples(args.data), model=args.mapper, out=out, **common), args.out / "map")
+    try:
+        survey(read_examples(args.data), model=args.mapper, out=args.out / "map", **common)
+    except FinishedRun:
+        print(f"{args.out / 'map'}: is there")
 
     # The teacher: all samples, and mixes of easy with ambiguous ones; labels smoothed, temperature folded in.
-    _once(
-        lambda out: calmix.train(
-            args.data,
-            model=args.teacher,
-            recipe="informed-mixup",
-            options={"smoothing": 0.1},
-            dynamics=args.out / "map",
-            out=out,
-            **common,
-            **judged,
-        ),
-        args.out / "teacher",
+    teacher = calmix.train(
+        args.data,
+        model=args.teacher,
+        recipe="informed-mixup",
+        options={"smoothing": 0.1},
+        dynamics=args.out / "map",
+        out=args.out / "teacher",
+        on_note=print,
+        **common,
+        **judged,
     )
 
     # The student: nothing mixed, nothing smoothed; it learns from the labels and from the teacher.
     student = calmix.distil(
-        args.out / "teacher", args.data, student=args.student, alpha=0.5, out=args.out / "student", **common, **judged
+        teacher.folder, args.data, student=args.student, alpha=0.5, out=args.out / "student", **common, **judged
     )
     for name, figures in student.metrics["splits"].items():
         raw = figures["before"]
         print(f"{name}: accuracy {raw['accuracy']:.1%}, ECE {raw['ece']:.1%} before its own temperature")
     return float(student.metrics["splits"]["dev"]["before"]["nll"])
-
-
-def _once(make: Any, out: Path) -> None:
-    try:
-        make(out)
-    except FinishedRun:
-        print(f"{out}: is there")
 
 
 if __name__ == "__main__":

@@ -56,4 +56,6 @@ def test_the_way_from_a_map_to_a_student(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["map", "student", "teacher"]
     shutil.rmtree(tmp_path / "out" / "student")
     assert main(words) == loss
-    assert "teacher: is there" in capsys.readouterr().out
+    again = capsys.readouterr().out
+    assert "map: is there" in again
+    assert "teacher: holds this very run, finished" in again
