@@ -211,7 +211,7 @@ def test_a_teacher_that_is_less_sure_far_from_its_data_is_so_in_every_step(
 
 def test_a_recalibrated_teacher_cannot_be_asked_in_every_step(other: Path, alone: Any) -> None:
     examples = tiny.examples(30)
-    write_beside(other, Beside(Isotonic.fit(np.eye(3)[examples.labels], examples.labels)))
+    write_beside(other, Beside(Isotonic.fit(2 * np.eye(3)[examples.labels], examples.labels)))
     with pytest.raises(InputError, match="beside its weights"):
         found(other).live(examples, encode(examples, tiny.tokenizer("bert"), max_length=32), alone)
 
