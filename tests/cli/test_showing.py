@@ -181,6 +181,16 @@ def measured(n: int, **more: Any) -> dict[str, Any]:
     return {"n": n, **figures, "intervals": dict.fromkeys(figures, (0.1, 0.2)), **more}
 
 
+def test_a_debiased_ece_below_zero_is_explained_and_only_then(capsys: pytest.CaptureFixture[str]) -> None:
+    says = "debiased below 0 is no error"
+    interval_table({"f.csv": measured(3, groups={"north": measured(2)})})
+    assert says not in capsys.readouterr().out
+    interval_table({"f.csv": measured(3, debiased_ece=-0.05)})
+    assert says in capsys.readouterr().out
+    interval_table({"f.csv": measured(3, groups={"north": measured(2, debiased_ece=-0.05)})})
+    assert says in capsys.readouterr().out
+
+
 def test_names_are_whole_where_no_terminal_limits_them(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

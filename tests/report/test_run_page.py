@@ -202,6 +202,17 @@ def test_a_figure_below_zero_has_a_minus(make_run: Any) -> None:
     assert "below 0 where the gaps are smaller than chance alone makes them" in html
 
 
+def test_a_debiased_ece_below_zero_is_explained_below_the_table_and_only_then(make_run: Any) -> None:
+    folder = make_run()
+    metrics = json.loads((folder / "metrics.json").read_text())
+    for found in (stage for data in metrics["splits"].values() for stage in data.values()):
+        found["debiased_ece"] = 0.021
+    for value, shown in ((0.021, False), (-0.021, True)):
+        metrics["splits"]["test"]["after"]["debiased_ece"] = value
+        (folder / "metrics.json").write_text(json.dumps(metrics))
+        assert ("A debiased ECE below 0 is no error" in run_page(read_run(folder))) == shown
+
+
 def test_the_command_that_applies_decisions_names_the_columns(make_run: Any) -> None:
     folder = make_run()
     assert "calmix map TABLE --apply decisions.csv" in "".join(Text(run_page(read_run(folder))).words)

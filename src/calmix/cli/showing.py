@@ -119,6 +119,12 @@ def interval_table(figures: Mapping[str, Mapping[str, Any]]) -> None:
             shown = [_percent(inside[key]) for key in ("accuracy", "ece", "debiased_ece", "oe")]
             rows.append(((f"  {plain(group)}",), [f"{inside['n']:,}", *shown, _number(inside["nll"])]))
     print_table(("data",), ("rows", "accuracy", "ECE", "debiased", "OE", "NLL"), rows)
+    every = [part for found in figures.values() for part in (found, *found.get("groups", {}).values())]
+    if any(part["debiased_ece"] < 0 for part in every):
+        print(
+            "debiased below 0 is no error: the gaps are smaller than chance alone makes them, "
+            "and so few rows show no miscalibration"
+        )
 
 
 def unfamiliar_table(figures: Mapping[str, Mapping[str, Any]]) -> None:

@@ -76,6 +76,13 @@ def run_page(run: RunFolder) -> str:
         verdict=verdict,
         told=told,
         figures=FIGURES,
+        below_chance=any(
+            inside["debiased_ece"] < 0
+            for judged in run.judged
+            for found in judged.figures.values()
+            for inside in (found, *found.get("groups", {}).values())
+            if "debiased_ece" in inside
+        ),
         confusions=[(judged, _confusion(judged)) for judged in run.judged if judged.classes],
         samples=data["samples"],
         curves=curves,
