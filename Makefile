@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help env demo test test-all test-kernels audit lint format clean
+.PHONY: help env demo test test-all test-kernels test-peers audit lint format clean
 
 help:
 	@echo "make demo      train on the shipped messages, plainly and with mixup, and print both (first run installs)"
 	@echo "make test      lint, types and the fast tests"
 	@echo "make test-all  the slow tests too: a real encoder, several processes"
 	@echo "make test-kernels  the GPU kernels, in Triton's interpreter where there is no GPU (fetches 280 MB)"
+	@echo "make test-peers  the metrics against other libraries, in an environment of its own (needs a network the first time)"
 	@echo "make audit     compare the versions in constraints.txt with known vulnerabilities (needs a network)"
 	@echo "make format    let ruff format and fix"
 
@@ -53,6 +54,17 @@ test-kernels: $(VENV)/.dev build/triton
 	  tests/training/test_embeddings.py tests/training/test_fusing.py tests/training/test_layers.py \
 	  tests/training/test_one_layer.py
 
+# Apart, because other libraries ask for much that nothing here uses.
+$(VENV)-peers/.done: pyproject.toml constraints.txt constraints-peers.txt
+	$(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/pip install --quiet --upgrade -c constraints.txt pip setuptools wheel
+	$(VENV)-peers/bin/pip install --quiet -c constraints.txt torch
+	$(VENV)-peers/bin/pip install --quiet -c constraints.txt -c constraints-peers.txt --no-build-isolation -e ".[peers]"
+	@touch $@
+
+test-peers: $(VENV)-peers/.done
+	$(VENV)-peers/bin/python -m pytest tests/calibration/test_peers.py
+
 audit:
 	$(PYTHON) -m venv $(VENV)-audit
 	$(VENV)-audit/bin/pip install --quiet pip-audit
@@ -63,4 +75,4 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(VENV)-audit demo-run build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-audit $(VENV)-peers demo-run build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
+from sklearn.calibration import _TemperatureScaling
 from sklearn.metrics import roc_auc_score
 
 from calmix.errors import InputError
@@ -131,3 +132,11 @@ def test_it_survives_json():
     for bad in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(InputError):
             Temperature(bad)
+
+
+def test_scikit_learn_finds_the_same_temperature(draw):
+    logits, _, labels = draw(0, 2000)
+    theirs = _TemperatureScaling().fit(logits * 3, labels)
+    fitted = Temperature.fit(logits * 3, labels)
+    assert fitted.temperature == pytest.approx(1 / theirs.beta_, rel=1e-4)
+    assert accuracy(fitted(logits * 3), labels) == (logits.argmax(1) == labels).mean()
