@@ -119,3 +119,10 @@ def test_nothing_is_left_behind(checkpoint: Any, image_checkpoint: Any) -> None:
         assert not any(m._forward_hooks or m._forward_pre_hooks for m in tried.modules())
         assert all(p.grad is None for p in tried.parameters())
     assert len(texts) == 6
+
+
+def test_a_sentence_cnn_is_tried_as_any_network() -> None:
+    examples = tiny.examples(6)
+    model, tokenizer = load_for_training("sentence-cnn", label_names=tiny.LABELS, examples=examples)
+    packed = encode(examples, tokenizer, max_length=64)
+    assert all(verify_mixing(model, packed, RECIPES[name](), tokenizer) == [] for name in ("input-mixup", "cls-mixup"))

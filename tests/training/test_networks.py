@@ -28,6 +28,15 @@ def test_texts_come_with_their_tokenizer_and_are_cut(checkpoint: Checkpoint) -> 
     assert loaded.network.config.calmix_kind == "text"  # type: ignore[union-attr]
 
 
+def test_a_network_whose_answers_depend_on_padding_is_said_to_be_one(
+    checkpoint: Checkpoint, checkpoint_of: Checkpoint
+) -> None:
+    sets = {"train": tiny.examples(12)}
+    (note,) = load_network(str(checkpoint_of("fnet")), sets, seed=0, max_length=64).notes
+    assert note.startswith("fnet answers otherwise to a text beside longer ones")
+    assert load_network(str(checkpoint("bert")), sets, seed=0, max_length=64).notes == []
+
+
 def test_images_come_with_their_preparation(image_checkpoint: Checkpoint) -> None:
     sets = {"train": tiny.images(12), "dev": tiny.images(6, seed=1)}
     loaded = load_network(str(image_checkpoint("resnet")), sets, seed=0, max_length=256)

@@ -367,6 +367,20 @@ def test_what_is_not_done_with_shards_is_refused_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
+def refusal(model: Path, out: Path) -> str:
+    """Return what a run of input mixup is refused with."""
+    with pytest.raises(InputError) as caught:
+        train(tiny.examples(8), dev=tiny.examples(4, seed=1), model=model, recipe="input-mixup", out=out)
+    return str(caught.value)
+
+
+def test_a_network_that_cannot_be_mixed_is_refused_by_every_process(checkpoint_of: Any, tmp_path: Path) -> None:
+    one, two = together(2, partial(refusal, checkpoint_of("bart"), tmp_path / "run"))
+    assert one == two
+    assert "cannot be mixed at the input" in one
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_checkpoint_in_shards_is_loaded_trained_and_saved_whole(calm: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

@@ -31,9 +31,7 @@ class Site:
 def site_of_layer(parts: Anatomy, layer: int) -> Site:
     """Return the site after encoder layer `layer`, counted from 1; 0 is the input embeddings of texts."""
     if not parts.reads_once:
-        raise InputError(
-            "its decoder reads each text again, so that texts can only be mixed after it, at inner or head"
-        )
+        raise InputError("its decoder reads each text again: mix at inner or head")
     if layer == 0 and not parts.embeddings:
         raise InputError("it has no table of input embeddings to mix at")
     if layer == 0:
@@ -126,7 +124,7 @@ def pooled(features: Tensor, inputs: Mapping[str, Tensor], config: Any) -> Tenso
     if features.dim() == 2:
         return features
     if averages_scores(config):
-        mask = inputs["attention_mask"].to(features.dtype)[..., None]
+        mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).to(features.dtype)[..., None]
         return (features * mask).sum(1) / mask.sum(1)
     last = last_tokens(inputs["input_ids"], getattr(config, "pad_token_id", None))
     if getattr(config, "is_encoder_decoder", False):  # its decoder reads the text one place to the right

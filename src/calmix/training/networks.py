@@ -19,6 +19,7 @@ from calmix.models import (
     Packed,
     Pixels,
     Preparation,
+    depends_on_padding,
     encode,
     is_sentence_cnn,
     load_for_images,
@@ -100,6 +101,11 @@ def _for_texts(pretrained: str, sets: Mapping[str, Examples], seed: int, max_len
     notes = word_notes(pretrained, network)
     if cut := [f"{name}: {p.truncated} of {len(p)}" for name, p in packed.items() if p.truncated]:
         notes = [*notes, f"{', '.join(cut)} texts are longer than {limit} tokens and were cut (--max-length)"]
+    config: Any = network.config
+    if depends_on_padding(config):
+        kind = config.model_type
+        note = f"{kind} answers otherwise to a text beside longer ones: predict texts of one length together, as we do"
+        notes = [*notes, note]
     return Loaded(network, tokenizer, packed, fill_tokens(tokenizer), notes)
 
 
