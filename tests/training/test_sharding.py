@@ -75,6 +75,15 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+def test_layers_that_share_their_weights_are_put_in_parts_once(checkpoint_of: Any, tmp_path: Path) -> None:
+    settings = {"recipe": "manifold-mixup", "epochs": 1}
+    whole, parts = (
+        together(2, partial(run, checkpoint_of("albert"), tmp_path / str(sharded), sharded=sharded, **settings))[0]
+        for sharded in (False, True)
+    )
+    assert_same_figures(parts, whole)
+
+
 def test_every_way_of_training_is_that_of_whole_weights(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     # As many processes with whole weights draw the same: pairs, mixing weights and dropout.
     def all_of_them(sharded: bool) -> dict[str, Any]:
