@@ -1,16 +1,19 @@
 """One model, several threads: everybody is answered as if alone."""
 
+import gc
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier, Event
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny
 import torch
+from torch import nn
 
 from calmix.models import (
     Beside,
@@ -21,12 +24,13 @@ from calmix.models import (
     head_of,
     load,
     load_trained,
+    locks,
     predicting,
     write_beside,
 )
-from calmix.models.locks import locked_model
+from calmix.models.locks import exclusive, shared
 
-THREADS, CALLS = 8, 120
+THREADS, CALLS = 8, 48
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +52,15 @@ def far_less_sure(folder: Path) -> Path:
 
 
 @pytest.fixture
-def predictor(checkpoint: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Predictor:
+def predictor(
+    checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Predictor:
+    if request.param == "accelerated":
+        monkeypatch.setattr(predicting, "_MANY", 0)
     copies = [far_less_sure(shutil.copytree(checkpoint(kind), tmp_path / kind)) for kind in ("bert", "roberta")]
     found: dict[str, Callable[[], Predictor]] = {
         "plain": lambda: load(checkpoint("bert")),
+        "accelerated": lambda: load(checkpoint("bert")),
         "corrected": lambda: load(copies[0]),
         "ensemble": lambda: load(copies),
         "dropout": lambda: load(checkpoint("bert"), mc_dropout=Dropout(3, 0.3)),
@@ -68,7 +77,7 @@ def asked_at_once(ask: Callable[[int], Any]) -> list[Any]:
 
 @pytest.mark.parametrize(
     "predictor",
-    ["plain", "corrected", "ensemble", "dropout", "dropout of several", "dropout without a layer of it"],
+    ["plain", "accelerated", "corrected", "ensemble", "dropout", "dropout of several", "dropout without a layer of it"],
     indirect=True,
 )
 def test_each_thread_is_answered_as_if_it_were_alone(predictor: Predictor) -> None:
@@ -99,14 +108,66 @@ def test_a_model_that_is_accelerated_for_one_call_is_not_for_another(
     assert not changed.model.training
 
 
-def test_who_has_a_model_may_ask_for_it_again_and_others_wait(checkpoint: Any) -> None:
+def test_predictions_that_change_nothing_are_made_at_the_same_time(checkpoint: Any) -> None:
     classifier = load(checkpoint("bert"))
     assert isinstance(classifier, Classifier)
-    order: list[str] = []
+    both = Barrier(2, timeout=60)
+
+    def meet(*_: Any) -> None:
+        both.wait()
+
+    classifier.model.register_forward_pre_hook(meet)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda _: classifier.predict_proba(["the cat"]), range(2)))
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(exclusive, exclusive), (exclusive, shared), (shared, exclusive)])
+def test_who_changes_a_model_has_it_alone_and_may_ask_for_it_again(mine: Any, theirs: Any) -> None:
+    model, order, asked = nn.Linear(1, 1), [], Event()
+
+    def other() -> None:
+        asked.set()
+        with theirs(model):
+            order.append("other")
+
     with ThreadPoolExecutor(1) as pool:
-        with locked_model(classifier.model):
-            waiting = pool.submit(lambda: (classifier.predict(["the cat"]), order.append("other")))
-            classifier.predict(["the cat"])
-            order.append("owner")
-        waiting.result()
+        with mine(model):
+            waiting = pool.submit(other)
+            asked.wait(60)
+            with mine(model), shared(model):
+                order.append("owner")
+        waiting.result(60)
     assert order == ["owner", "other"]
+
+
+def test_who_waits_to_be_alone_is_not_overtaken_for_ever() -> None:
+    model, done = nn.Linear(1, 1), Event()
+
+    def change() -> None:
+        with exclusive(model):
+            done.set()
+
+    def use() -> None:
+        while not done.is_set():
+            with shared(model):
+                pass
+
+    with ThreadPoolExecutor(4) as pool:
+        busy = [pool.submit(use) for _ in range(3)]
+        try:
+            pool.submit(change).result(60)
+        finally:
+            done.set()
+        for each in busy:
+            each.result(60)
+
+
+def test_a_model_that_is_gone_leaves_no_lock() -> None:
+    model = nn.Linear(1, 1)
+    with shared(model):
+        pass
+    before = len(locks._TURNS)
+    del model
+    gc.collect()
+    assert len(locks._TURNS) < before

@@ -298,6 +298,7 @@ def test_nonsense_is_refused_before_anything_is_written(quickly: Any, tmp_path: 
         ({"generations": 0}, "--generations must be 1 or more"),
         ({"generations": 2, "out": None}, "give --out"),
         ({"options": {"alpha": 0.2}}, "give --alpha"),
+        ({"learning_rate": 0.2}, r"^distil\(\) has no argument 'learning_rate'; did you mean 'lr'\?$"),
         ({"model": checkpoint("bert")}, "model is not for distil: the model that learns is --student"),
         ({"recipe": "erm"}, "recipe is not for distil: it is the recipe"),
         ({"cache_teacher": False}, "give --cache or --no-cache"),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from calmix.data.files import atomic_path
 from calmix.errors import InputError
 from calmix.models.anatomy import anatomy
-from calmix.models.locks import locked_model
+from calmix.models.locks import exclusive
 from calmix.models.sites import head_input, pooled
 
 __all__ = ["NEAREST_AND_FARTHEST", "Cooling", "cooled", "read_cooling", "rewriting_logits", "write_tensors"]
@@ -110,7 +110,7 @@ def rewriting_logits(model: nn.Module, edit: Edit) -> Iterator[None]:
 
     Other threads cannot predict with the model meanwhile: their logits would be replaced, too.
     """
-    with locked_model(model), head_input(model, anatomy(model)) as seen:
+    with exclusive(model), head_input(model, anatomy(model)) as seen:
 
         def after(_module: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> Any:
             read = pooled(seen.pop(), inputs, model.config)

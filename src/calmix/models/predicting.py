@@ -15,7 +15,7 @@ from calmix.models.cooling import Cooling, cooled
 from calmix.models.dropping import Dropout, dropping
 from calmix.models.encoding import Packed, depends_on_padding
 from calmix.models.hastening import hastened
-from calmix.models.locks import locked_model
+from calmix.models.locks import exclusive, shared
 from calmix.models.pixels import Pixels
 
 __all__ = ["Arithmetic", "predict_logits"]
@@ -62,12 +62,14 @@ def predict_logits(
     lower = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
     drop = nullcontext() if dropout is None else dropping(model, dropout)
     passes = 1 if dropout is None else dropout.passes
-    quick: AbstractContextManager[None] = nullcontext()
+    quick: AbstractContextManager[None] | None = None
     if device.type == "cpu" and precision == "fp32" and dropout is None and isinstance(packed, Packed):
         sequences = 1 if counts is None else counts[asked]
         if (packed.host_lengths[asked] * sequences).sum() >= _MANY:
             quick = hastened(model, partial(_sample, packed, asked[order[[len(order) // 2, -1]]]))
-    with locked_model(model), _evaluating(model), torch.inference_mode(), lower, drop, cooled(model, cooling), quick:
+    changes = model.training or dropout is not None or cooling is not None or quick is not None
+    turn = exclusive(model) if changes else shared(model)
+    with turn, _evaluating(model), torch.inference_mode(), lower, drop, cooled(model, cooling), quick or nullcontext():
         while start < len(order):
             longest = asked[order[start : start + 1]]
             width = packed.width(longest, 1) if alike else packed.width(longest)

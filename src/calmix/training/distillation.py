@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from calmix.errors import InputError
 from calmix.mixing import Form
+from calmix.training.arguments import check_arguments
 from calmix.training.halves import Run
 from calmix.training.pipeline import train
 from calmix.training.preparing import Source
@@ -63,6 +65,7 @@ def distil(
         raise InputError("several generations need a folder to be in: give --out")
     if given := next((name for name in _ELSEWHERE if name in training), None):
         raise InputError(f"{given} is not for distil: {_ELSEWHERE[given]}")
+    check_arguments("distil", signature(train), [data], training)
     own = {"alpha": alpha, "tau": tau, "form": form}
     options = training.pop("options", None) or {}
     if twice := own.keys() & options.keys():
