@@ -217,20 +217,23 @@ def test_a_recipe_of_ones_own_runs_wherever_the_command_is_given(
 def test_how_many_a_filter_dropped_is_in_what_a_study_writes(ready: Any) -> None:
     methods = '[[method]]\nrecipe = "tdmixup"\nfiltered = true\npercentile = 99\n'
     methods += '[[method]]\nname = "easy, filtered"\nsubset = "easy"\nfiltered = true\nfilter_on = "all"\n'
-    prepared = ready(methods, head="seeds = 1")
+    prepared = ready(methods, head="seeds = 2")
     assert conduct(prepared).failed == 0
     outcome(prepared)
     found = json.loads((prepared.order.out / "study.json").read_text())["filters"]
-    assert [(one["methods"], one["on"], one["region"], one["judged"]) for one in found] == [
-        (["tdmixup"], "region", "easy", 10),
-        (["easy, filtered"], "all", "easy", 10),
+    assert [(one["methods"], one["seed"], one["on"], one["region"], one["judged"]) for one in found] == [
+        (["tdmixup"], 0, "region", "easy", 10),
+        (["tdmixup"], 1, "region", "easy", 10),
+        (["easy, filtered"], 0, "all", "easy", 10),
+        (["easy, filtered"], 1, "all", "easy", 10),
     ]
     page = (prepared.order.out / "study.md").read_text().split("## What the AUM filters dropped")[1]
     html = study_page(prepared.order.out / "study.json")
     for one in found:
         map_ = json.loads((prepared.storage.folder(one["run"]) / "metrics.json").read_text())
         assert one["dropped"] == map_["dropped_by_filter"]
-        line = next(line for line in page.splitlines() if line.startswith(f"- {one['methods'][0]} ("))
+        lines = (line for line in page.splitlines() if line.startswith(f"- {one['methods'][0]} ("))
+        line = next(line for line in lines if f"seed {one['seed']})" in line)
         assert f"{one['dropped']} of 10 easy samples" in line
         assert ("trained as without a filter" in line) == (one["dropped"] == 0)
         assert f"<td>easy</td><td>10</td><td>{one['dropped']}</td>" in html
