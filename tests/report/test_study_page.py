@@ -51,7 +51,10 @@ def outcome() -> dict[str, Any]:
         "methods": [{"name": name} for name in METHODS], "settings": {"": {}}, "baseline": "plain", "spread": "std",
         "figures": ["accuracy", "ece", "nll"],
     }  # fmt: skip
-    return {"format": 1, "calmix": "0", "versions": {}, "study": study, "runs": runs, "rows": rows, "tables": tables}
+    judged = {"task": "desk", "model": "some/model", "seed": 0, "methods": ["<b>mixup"], "region": "easy"}
+    filters = [{**judged, "judged": 1200, "dropped": 30}, {**judged, "seed": 1, "judged": 1200, "dropped": 0}]
+    found = {"format": 1, "calmix": "0", "versions": {}, "study": study, "runs": runs, "rows": rows, "tables": tables}
+    return {**found, "filters": filters}
 
 
 @pytest.fixture
@@ -113,6 +116,18 @@ def test_what_is_missing_and_what_failed_is_said(folder: Path) -> None:
     assert "&lt;/script&gt; &amp; more" in html
     assert html.count("<script") == 2
     assert "<i>study" not in html
+
+
+def test_what_filters_dropped_is_said_and_that_one_dropped_nothing(folder: Path, outcome: Any) -> None:
+    html = study_page(folder / "study.json")
+    assert html.count("<td>1,200</td>") == 2
+    assert "trained as without a filter" in html
+    outcome["filters"] = outcome["filters"][:1]
+    (folder / "study.json").write_text(json.dumps(outcome))
+    assert "trained as without a filter" not in study_page(folder / "study.json")
+    del outcome["filters"]  # as it was written before there were such
+    (folder / "study.json").write_text(json.dumps(outcome))
+    assert "AUM filters" not in study_page(folder / "study.json")
 
 
 def test_figures_that_are_not_finite_are_dashes(folder: Path, outcome: Any) -> None:
