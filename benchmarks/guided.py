@@ -4,8 +4,7 @@
 
 Every run is a `calmix.train` in a process of its own, timed once everything is imported and the device is awake:
 reading, tokenising, training, dev figures, temperature, saving. Medians over rounds; plain training is part of every
-round. Targets: an epoch 1.10×, in two runs 2.1×, online 1.15×; partners over the whole set 1.05× of those in the batch;
-the default, `auto`, 1.3×.
+round. Targets: an epoch 1.10×, in two runs 2.1×, online 1.15×; partners over the whole set 1.05× of those in the batch.
 """
 
 import argparse
@@ -33,7 +32,6 @@ RUNS: dict[str, tuple[dict[str, Any], str, str, float | None]] = {
     "aum-saliency, online, whole set": ({**SET, "online": True}, "all", "erm", 1.15),
     "tdmixup, online": ({"recipe": "tdmixup", "online": True}, "all", "erm", 1.15),
     "erm, recorded in a pass of its own": ({**PLAIN, "record": "evaluation"}, "all", "erm", None),
-    "auto": ({"recipe": "auto"}, "all", "erm", 1.3),
 }
 
 

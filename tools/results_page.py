@@ -25,14 +25,12 @@ from calmix.report.titles import model_title
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = """# Results
 
-The papers' tables, asked again with small networks and the training sizes that are stated. A figure in round brackets is the paper's, one in square brackets the 95 % interval of a difference (of the tables' bootstrap, if nothing else is said). Every section says which command made it; NLL, Brier score, debiased ECE, AURC and the rest are in `results/NAME/study.md`, the figures of single runs in `results/NAME/study.parquet`. Runs were made on one NVIDIA H200 if nothing else is said, several at a time, so that their training seconds cannot be compared. The last section is a study of our own.
+The papers' tables, asked again with small networks and the training sizes that are stated. A figure in round brackets is the paper's, one in square brackets the 95 % interval of a difference (of the tables' bootstrap, if nothing else is said). Every section says which command made it; NLL, Brier score, debiased ECE, AURC and the rest are in `results/NAME/study.md`, the figures of single runs in `results/NAME/study.parquet`. Runs were made on one NVIDIA H200 if nothing else is said, several at a time, so that their training seconds cannot be compared.
 """  # noqa: E501
 TAKEN = ("Accuracy (%)", "MCC", "ECE (%)")
 """The tables, by their headings, that are on the page."""
 TAKEN_OF = {"p5": (*TAKEN, "OE (%)")}
 """The same, of papers that have others."""
-OURS = ("default",)
-"""Studies of our own, which come last and are not counted with the papers'."""
 
 
 def take(name: str, outcome: Path, folder: Path) -> None:
@@ -111,7 +109,7 @@ def counted(folders: Sequence[Path]) -> str:
 
 def main(root: Path = ROOT, outcomes: Path | None = None) -> None:
     """Write the page."""
-    names = sorted((path.stem for path in (root / "studies").glob("*.toml")), key=lambda name: (name in OURS, name))
+    names = sorted(path.stem for path in (root / "studies").glob("*.toml"))
     for name in names if outcomes is not None else ():
         if (outcomes / name / "study.json").is_file():
             take(name, outcomes / name, root / "results" / name)
@@ -120,7 +118,7 @@ def main(root: Path = ROOT, outcomes: Path | None = None) -> None:
         sys.exit("no study has an outcome in results/ yet")
     summary = root / "results" / "summary.md"
     parts = [summary.read_text(encoding="utf-8")] if summary.is_file() else []
-    parts.append(counted([root / "results" / name for name in there if name not in OURS]))
+    parts.append(counted([root / "results" / name for name in there]))
     parts += [section(name, root / "results" / name) for name in there]
     write_text(root / "docs" / "results.md", HEAD + "\n" + "\n".join(parts))
     print(f"docs/results.md: {', '.join(there)}")

@@ -10,7 +10,6 @@ from calmix.mixing.recipes import (
     RECIPES,
     Recipe,
     aum_saliency,
-    auto,
     back_translation,
     cls_mixup,
     erl,
@@ -24,7 +23,6 @@ from calmix.mixing.recipes import (
     tdmixup,
 )
 from calmix.mixing.sampling import Pool, two_sided, uniform
-from calmix.mixing.softening import distrusting, self_taught, softened_by_doubt
 from calmix.mixing.step import Step
 from calmix.mixing.targets import cross_entropy, mix, smooth
 from calmix.mixing.terms import Term, clean, mixed, negative_entropy, total
@@ -39,7 +37,6 @@ __all__ = [
     "Term",
     "across",
     "aum_saliency",
-    "auto",
     "back_translation",
     "batch_loss",
     "by_saliency",
@@ -48,7 +45,6 @@ __all__ = [
     "cls_mixup",
     "cross_entropy",
     "distil",
-    "distrusting",
     "divergence",
     "erl",
     "erm",
@@ -64,11 +60,9 @@ __all__ = [
     "negative_entropy",
     "on_off_manifold",
     "reversed_batch",
-    "self_taught",
     "shuffled",
     "sides",
     "smooth",
-    "softened_by_doubt",
     "taught",
     "tdmixup",
     "total",

@@ -39,7 +39,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         *,
         model: str = "minilm",
-        recipe: "str | Recipe" = "auto",
+        recipe: "str | Recipe" = "erm",
         options: Mapping[str, Any] | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,

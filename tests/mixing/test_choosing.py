@@ -185,6 +185,14 @@ def test_an_unknown_recipe_is_met_with_those_there_are() -> None:
     assert str(caught.value).endswith("distil)")
 
 
+def test_the_default_that_is_gone_is_said_to_be() -> None:
+    with pytest.raises(InputError) as caught:
+        choose("auto", {"own": "0.5"})
+    assert str(caught.value) == (
+        "there is no recipe 'auto' any more: it was the default of calmix 0.1.0; the default is erm"
+    )
+
+
 def test_a_file_alone_is_asked_for_its_function() -> None:
     with pytest.raises(InputError, match=r"my\.py: say which of its functions makes the recipe, as my\.py:FUNCTION"):
         choose("my.py")

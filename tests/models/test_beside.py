@@ -65,6 +65,20 @@ def test_nothing_leaves_no_file_and_takes_an_old_one_away(tmp_path: Path) -> Non
     assert read_beside(tmp_path) == Beside()
 
 
+@pytest.mark.parametrize("files", [("calmix.json",), ("calmix.safetensors",), ("calmix.json", "calmix.safetensors")])
+def test_a_checkpoint_with_a_temperature_for_each_input_is_refused_with_what_to_do(
+    tmp_path: Path, files: tuple[str, ...]
+) -> None:
+    for name in files:
+        (tmp_path / name).write_text('{"cooling": {"slope": 0.1, "usual": [1.0, 0.5]}}')
+    with pytest.raises(InputError) as caught:
+        read_beside(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}: was made by the default of calmix 0.1.0, which had a temperature for each input and is gone: "
+        "delete calmix.json and calmix.safetensors there and calibrate the model again, or use 0.1.0 (commit cda59c8)"
+    )
+
+
 def _changed(state: dict[str, Any], part: str, **values: Any) -> str:
     return json.dumps({**state, part: {**state[part], **values}})
 

@@ -1,33 +1,18 @@
 """One model, several threads: everybody is answered as if alone."""
 
 import gc
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Barrier, Event
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny
-import torch
 from torch import nn
 
-from calmix.models import (
-    Beside,
-    Classifier,
-    Cooling,
-    Dropout,
-    Predictor,
-    head_of,
-    load,
-    load_trained,
-    locks,
-    predicting,
-    write_beside,
-)
+from calmix.models import Classifier, Dropout, Predictor, load, locks, predicting
 from calmix.models.locks import exclusive, shared
 
 THREADS, CALLS = 8, 48
@@ -42,27 +27,14 @@ def _restless() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def far_less_sure(folder: Path) -> Path:
-    """Keep a correction beside a checkpoint by which confidence falls with the distance."""
-    width = head_of(load_trained(folder)[0]).in_features
-    draw = torch.Generator().manual_seed(0)
-    cooling = Cooling(0.5, torch.randn(3, width, generator=draw), torch.eye(width), (1.0, 0.5))
-    write_beside(folder, Beside(cooling=cooling))
-    return folder
-
-
 @pytest.fixture
-def predictor(
-    checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Predictor:
+def predictor(checkpoint: Any, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Predictor:
     if request.param == "accelerated":
         monkeypatch.setattr(predicting, "_MANY", 0)
-    copies = [far_less_sure(shutil.copytree(checkpoint(kind), tmp_path / kind)) for kind in ("bert", "roberta")]
     found: dict[str, Callable[[], Predictor]] = {
         "plain": lambda: load(checkpoint("bert")),
         "accelerated": lambda: load(checkpoint("bert")),
-        "corrected": lambda: load(copies[0]),
-        "ensemble": lambda: load(copies),
+        "ensemble": lambda: load([checkpoint("bert"), checkpoint("roberta")]),
         "dropout": lambda: load(checkpoint("bert"), mc_dropout=Dropout(3, 0.3)),
         "dropout of several": lambda: load([checkpoint("bert"), checkpoint("roberta")], mc_dropout=Dropout(3, 0.3)),
         "dropout without a layer of it": lambda: load(checkpoint("llama"), mc_dropout=Dropout(3, 0.3)),
@@ -77,7 +49,7 @@ def asked_at_once(ask: Callable[[int], Any]) -> list[Any]:
 
 @pytest.mark.parametrize(
     "predictor",
-    ["plain", "accelerated", "corrected", "ensemble", "dropout", "dropout of several", "dropout without a layer of it"],
+    ["plain", "accelerated", "ensemble", "dropout", "dropout of several", "dropout without a layer of it"],
     indirect=True,
 )
 def test_each_thread_is_answered_as_if_it_were_alone(predictor: Predictor) -> None:

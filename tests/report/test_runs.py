@@ -30,18 +30,6 @@ def test_probabilities_are_those_the_figures_were_measured_on(make_run: Any) -> 
             assert found == pytest.approx(judged.figures[stage]["ece"], abs=1e-6)
 
 
-def test_so_are_those_of_a_run_that_corrects_confidence_by_the_distance(checkpoint: Any, tmp_path: Path) -> None:
-    from calmix.training import train
-
-    sets = {"dev": tiny.examples(110, seed=1), "test": tiny.examples(60, seed=2)}
-    run = train(tiny.examples(200), model=checkpoint("bert"), out=tmp_path / "run", epochs=4, lr=5e-3, **sets)
-    assert run.metrics["cooling"]["slope"] > 0
-    for judged in read_run(run.folder).judged:
-        for stage in ("before", "after"):
-            found = ece(judged.probs[stage], judged.labels, bins=15)
-            assert found == pytest.approx(run.metrics["splits"][judged.name][stage]["ece"], abs=1e-6)
-
-
 def test_the_map_comes_with_its_texts(make_run: Any) -> None:
     run = read_run(make_run(samples=12))
     assert run.dynamics is not None

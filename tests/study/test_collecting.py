@@ -1,16 +1,13 @@
 """From run folders to figures."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from calmix.calibration import Temperature, ece, nll
-from calmix.data import write_table
-from calmix.study.collecting import FIGURE_COLUMNS, _logits, collect, figures_table, predictions_of
+from calmix.study.collecting import FIGURE_COLUMNS, collect, figures_table, predictions_of
 
 
 def test_there_is_a_row_for_each_cell_data_set_and_scaling(finished: Any) -> None:
@@ -34,30 +31,6 @@ def test_figures_are_the_runs_own_measured_over_the_studys_bins(finished: Any) -
     said = predictions_of(cell, finished.storage, "test")
     row = next(r for r in rows if (r["seed"], r["data"], r["scaled"]) == (cell.seed, "test", True))
     assert row["ece"] == pytest.approx(ece(said.probs(scaled=True), said.labels, bins=10))
-
-
-def test_before_a_correction_that_is_in_the_scores_a_run_has_its_own_figures(
-    finished: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cell = next(cell for cell in finished.plan.cells if cell.method == "erm")
-    own = json.loads((finished.storage.folder(cell.runs[0]) / "metrics.json").read_text())
-    splits = {name: {**both, "before": {**both["before"], "ece": 0.123}} for name, both in own["splits"].items()}
-    other = {**own, "cooling": {"slope": 0.1}, "splits": splits}
-    monkeypatch.setattr("calmix.study.collecting._metrics", lambda folder: other)
-    rows = [r for r in collect(finished.plan, finished.storage) if r["run"] == cell.runs[0] and r["data"] == "test"]
-    said = predictions_of(cell, finished.storage, "test")
-    assert said.cooled
-    found = {row["scaled"]: row["ece"] for row in rows}
-    assert found == {False: 0.123, True: pytest.approx(ece(said.probs(scaled=True), said.labels, bins=10))}
-
-
-def test_the_temperature_is_applied_to_corrected_scores_where_there_are_some(tmp_path: Path) -> None:
-    raw, corrected = [[2.0, 0.0], [0.0, 2.0]], [[1.0, 0.0], [0.0, 0.5]]
-    columns = {"label": ["a", "b"], "p_a": [0.7, 0.3], "p_b": [0.3, 0.7], "logits": raw}
-    for name, more in (("plain", {}), ("corrected", {"corrected_logits": corrected})):
-        write_table(pa.table(columns | more), tmp_path / f"{name}.parquet")
-    assert _logits(tmp_path / "plain.parquet")[0].tolist() == raw
-    assert _logits(tmp_path / "corrected.parquet")[0].tolist() == corrected
 
 
 def test_an_ensemble_is_the_mean_of_its_members_with_a_temperature_of_its_own(finished: Any) -> None:

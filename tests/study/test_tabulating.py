@@ -1,16 +1,13 @@
 """Tables of a study."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from calmix.study.collecting import Predictions, collect, predictions_of
+from calmix.study.collecting import collect
 from calmix.study.comparing import Difference
-from calmix.study.grid import Cell
 from calmix.study.tabulating import Column, Entry, _mark_best, _ranks, tabulate
-from calmix.study.working import Storage
 
 
 def test_a_cell_is_mean_and_spread_over_the_seeds(finished: Any) -> None:
@@ -46,21 +43,6 @@ def test_all_but_the_baseline_are_compared_with_it(finished: Any) -> None:
             if entry.difference is not None:
                 base = table.entries["erm", column]
                 assert entry.difference.estimate == pytest.approx(entry.mean - base.mean, abs=1e-5)
-
-
-def test_what_was_said_before_a_correction_that_is_in_the_scores_is_not_tested(
-    finished: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cooled(cell: Cell, storage: Storage, data: str) -> Predictions:
-        return replace(predictions_of(cell, storage, data), cooled=cell.method == "tdmixup")
-
-    monkeypatch.setattr("calmix.study.tabulating.predictions_of", cooled)
-    tables = {t.figure: t for t in tabulate(finished.plan, finished.storage, collect(finished.plan, finished.storage))}
-    for figure, before in (("ece", False), ("nll", False), ("accuracy", True)):
-        for column in tables[figure].columns:
-            entry, other = (tables[figure].entries[method, column] for method in ("tdmixup", "pair"))
-            assert (entry.difference is not None) == (column.scaled or before)
-            assert other.difference is not None
 
 
 ECE, ACCURACY = Column("t", "test", False, "ece"), Column("t", "test", False, "accuracy")

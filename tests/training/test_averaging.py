@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from calmix.errors import InputError
+from calmix.recipes import Recipe, clean
 from calmix.training import train
 from calmix.training.averaging import Averaged
 from calmix.training.loop import fit
@@ -84,6 +85,20 @@ def test_the_average_is_what_is_measured_and_saved(calm: Path, tmp_path: Path) -
     assert not all(torch.equal(plain[name], long[name]) for name in plain)
 
 
+def test_a_recipe_averages_by_itself_unless_told_otherwise(calm: Path, tmp_path: Path) -> None:
+    recipe = Recipe(clean(), average=0.5)
+    own, told, plain = (
+        load_file(train(**asked(calm, tmp_path / name, **more)).model / "model.safetensors")
+        for name, more in (
+            ("own", {"recipe": recipe}),
+            ("told", {"average": 0.5}),
+            ("plain", {"recipe": recipe, "average": 0}),
+        )
+    )
+    assert all(torch.equal(own[name], told[name]) for name in own)
+    assert not all(torch.equal(own[name], plain[name]) for name in own)
+
+
 def test_side_by_side_it_is_what_it_is_alone(calm: Path, tmp_path: Path) -> None:
     beside = train_together([asked(calm, tmp_path / "b", seed, average=0.5) for seed in range(2)], on_cpu=True)
     for seed, run in enumerate(beside):
@@ -96,7 +111,7 @@ def test_side_by_side_it_is_what_it_is_alone(calm: Path, tmp_path: Path) -> None
 
 
 def test_a_resumed_run_ends_as_the_whole_one(calm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"recipe": "auto", "options": {"own": 0.5, "doubt": 0.1}, "average": 0.5, "epochs": 3}
+    options = {"recipe": "tdmixup", "online": True, "average": 0.5, "epochs": 3}
     whole = train(**asked(calm, tmp_path / "whole", checkpoint_epochs=1, **options))
     steps = 0
 

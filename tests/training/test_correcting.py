@@ -14,7 +14,7 @@ import torch
 from calmix.calibration import Temperature
 from calmix.data import Examples
 from calmix.errors import InputError
-from calmix.models import Beside, Classifier, Cooling, folded_temperature, head_of, load
+from calmix.models import Classifier, folded_temperature, load
 from calmix.training import calibrate, measure
 
 OTHER = ["vector", "isotonic", "histogram"]
@@ -53,19 +53,6 @@ def test_a_temperature_goes_into_the_weights(classifier: Classifier, tmp_path: P
     assert fit["after"]["nll"] < fit["before"]["nll"]
     assert fit["after"]["nll"] == pytest.approx(measure(probs, new.labels)["nll"], abs=1e-5)
     assert not (out / "calmix.json").exists()
-
-
-@pytest.mark.parametrize("method", ["temperature", "vector"])
-def test_what_the_distance_from_the_training_data_does_is_kept(
-    classifier: Classifier, tmp_path: Path, new: Examples, method: Any
-) -> None:
-    width = head_of(classifier.model).in_features
-    cooling = Cooling(0.3, torch.zeros(1, width), torch.eye(width), (2.0, 0.2))
-    cooled = replace(classifier, beside=Beside(cooling=cooling))
-    assert not np.allclose(cooled.logits(new), classifier.logits(new))
-    figures = calibrate(cooled, new, out=tmp_path / "out", method=method)
-    found = load(tmp_path / "out").probabilities(new)
-    assert measure(found, new.labels)["nll"] == pytest.approx(figures["splits"]["fit"]["after"]["nll"], abs=1e-5)
 
 
 def test_the_classifier_that_was_given_stays_as_it_was(classifier: Classifier, tmp_path: Path, new: Examples) -> None:

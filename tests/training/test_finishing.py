@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
-import torch
 
 from calmix.calibration import Temperature
 from calmix.data import read_table
-from calmix.models import Cooling, folded_temperature, load, load_trained
-from calmix.training.distancing import Logits
+from calmix.models import folded_temperature, load, load_trained
 from calmix.training.finishing import finish
 
 CONFIG: dict[str, Any] = {
@@ -32,7 +30,7 @@ def finished(folder: Path, checkpoint: Any, logits: Any, *, lean: bool = False, 
     if config.get("guarantee"):
         judged["guard"] = tiny.examples(6, seed=2)
     found = {name: np.asarray(logits, dtype=np.float32) for name in judged}
-    return finish(folder, model, tokenizer, judged, Logits(found, found), CONFIG | config, FACTS, lean=lean)
+    return finish(folder, model, tokenizer, judged, found, CONFIG | config, FACTS, lean=lean)
 
 
 LOGITS = [[2, 0, 0], [0, 2, 0], [0, 0, 2], [2, 0, 0], [2, 0, 0], [0, 0, 2]]
@@ -86,24 +84,12 @@ def test_a_guarantee_goes_beside_the_model(tmp_path: Path, checkpoint: Any) -> N
     assert json.loads((tmp_path / "model" / "calmix.json").read_text()) == metrics["guarantee"]
 
 
-def test_the_networks_own_scores_are_kept_beside_corrected_ones(tmp_path: Path, checkpoint: Any) -> None:
-    model, tokenizer = load_trained(checkpoint("bert"))
-    raw = np.asarray(LOGITS, dtype=np.float32)
-    cooling = Cooling(0.5, torch.zeros(1, tiny.WIDTH), torch.eye(tiny.WIDTH), (0.0, 1.0))
-    said = Logits({"dev": raw}, {"dev": raw / 2}, cooling)
-    metrics = finish(tmp_path, model, tokenizer, {"dev": tiny.examples(6)}, said, CONFIG, FACTS)
-    table = read_table(tmp_path / "predictions-dev.parquet")
-    assert table["logits"].to_pylist() == raw.tolist()
-    assert table["corrected_logits"].to_pylist() == (raw / 2).tolist()
-    expected = Temperature(metrics["temperature"])(raw / 2).max(axis=1)
-    np.testing.assert_allclose(table["confidence"].to_numpy(), expected, rtol=1e-6)
-
-
-def test_a_run_without_a_correction_has_one_kind_of_scores(tmp_path: Path, checkpoint: Any) -> None:
-    finished(tmp_path, checkpoint, LOGITS)
+def test_the_scores_before_the_temperature_are_kept_with_the_predictions(tmp_path: Path, checkpoint: Any) -> None:
+    metrics = finished(tmp_path, checkpoint, LOGITS)
     table = read_table(tmp_path / "predictions-dev.parquet")
     assert table["logits"].to_pylist() == np.asarray(LOGITS, dtype=np.float32).tolist()
-    assert "corrected_logits" not in table.column_names
+    expected = Temperature(metrics["temperature"])(np.asarray(LOGITS, dtype=np.float32)).max(axis=1)
+    np.testing.assert_allclose(table["confidence"].to_numpy(), expected, rtol=1e-6)
 
 
 def test_a_lean_run_has_its_figures_and_what_they_are_made_of(tmp_path: Path, checkpoint: Any) -> None:

@@ -20,6 +20,7 @@ from calmix.data import Examples, write_table
 from calmix.errors import InputError
 from calmix.recipes import RECIPES, Recipe, Step, clean, erm, input_mixup
 from calmix.training import train
+from calmix.training.loop import predict_everywhere
 
 
 def written(examples: Examples, path: Path) -> Path:
@@ -59,7 +60,7 @@ def test_files_become_a_run_folder_with_everything_in_it(tmp_path: Path, checkpo
     assert [entry["epoch"] for entry in run.metrics["epochs"]] == [1, 2, 3]
     assert [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()] == run.metrics["epochs"]
     settings = tomllib.loads((out / "run.toml").read_text())
-    assert settings["config"]["recipe"] == "auto"
+    assert settings["config"]["recipe"] == "erm"
     assert settings["decided"] == {"precision": "fp32", "threads": 1}
     card = (out / "model" / "README.md").read_text()
     assert "best of 3 epochs" in card
@@ -102,6 +103,18 @@ def test_the_same_rows_get_the_same_predictions_in_every_set(quick: Any, checkpo
     assert any("test: 40 of 40 rows are also in dev" in note for note in run.metrics["notes"])
     dev, test = (probabilities(run.folder / f"predictions-{name}.parquet") for name in ("dev", "test"))
     assert dev.tolist() == test.tolist()
+
+
+def test_what_the_best_epoch_said_of_dev_data_is_not_asked_again(quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def predicted(model: Any, packed: Any, accelerator: Any) -> np.ndarray:
+        asked.append(len(packed))
+        return predict_everywhere(model, packed, accelerator)
+
+    monkeypatch.setattr("calmix.training.pipeline.predict_everywhere", predicted)
+    quick(dev=tiny.examples(12, seed=1), test=tiny.examples(20, seed=2))
+    assert asked == [20]
 
 
 def test_without_dev_data_a_share_is_split_off_and_said(quick: Any) -> None:

@@ -19,7 +19,7 @@ from calmix.calibration import Isotonic
 from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.mixing import choose
-from calmix.models import Beside, Cooling, encode, head_of, save_ensemble, write_beside
+from calmix.models import Beside, encode, save_ensemble, write_beside
 from calmix.training.launching import accelerator_for
 from calmix.training.teachers import Teachers, lesson_of, load_teachers, order_of, rehearsed_lesson
 
@@ -184,29 +184,6 @@ def test_a_teacher_asked_in_the_step_says_what_it_said_before(
     assert not said.requires_grad
     expected = found(*names).logits(examples, alone)[rows.numpy()]
     torch.testing.assert_close(said, torch.from_numpy(expected), atol=1e-5, rtol=1e-5)
-
-
-def test_a_teacher_that_is_less_sure_far_from_its_data_is_so_in_every_step(
-    checkpoint: Any, alone: Any, tmp_path: Path
-) -> None:
-    from calmix.mixing import Step
-
-    folder = shutil.copytree(checkpoint("roberta"), tmp_path / "cooled")
-    plain = found(folder).logits(examples := tiny.examples(12), alone)
-    width = head_of(calmix.load(folder).model).in_features
-    write_beside(folder, Beside(cooling=Cooling(0.5, torch.zeros(1, width), torch.eye(width), (1.0, 0.5))))
-    expected = found(folder).logits(examples, alone)
-    assert np.abs(expected - plain).max() > 0.1
-    student, rows = encode(examples, tiny.tokenizer("bert"), max_length=32), torch.tensor([7, 0, 3])
-    step = Step(
-        model=torch.nn.Identity(),
-        inputs=student.batch(rows, width=student.width(rows.numpy())),
-        targets=torch.zeros(3, 3),
-        generator=torch.Generator(),
-        rows=rows,
-    )
-    said = found(folder).live(examples, student, alone)(step)
-    torch.testing.assert_close(said, torch.from_numpy(expected[rows.numpy()]), atol=1e-5, rtol=1e-5)
 
 
 def test_a_recalibrated_teacher_cannot_be_asked_in_every_step(other: Path, alone: Any) -> None:

@@ -190,13 +190,3 @@ def test_where_all_do_not_fit_into_memory_each_is_trained_alone(
     train(**asked(calm, tmp_path / "alone", 1))
     one, other = (load_file(tmp_path / name / "1" / "model" / "model.safetensors") for name in ("alone", "beside"))
     assert all(torch.equal(one[name], other[name]) for name in one)
-
-
-def test_each_seed_remembers_its_own_predictions(calm: Path, tmp_path: Path) -> None:
-    options = {"recipe": "auto", "options": {"own": 0.5, "doubt": 0.1, "distrust": 0.5}, "epochs": 3}
-    for seed, run in enumerate(together(calm, tmp_path / "beside", range(2), **options)):
-        assert isinstance(run, Run)
-        assert run.metrics["trained_beside"] == 1
-        alone = train(**asked(calm, tmp_path / "alone", seed, **options))
-        losses = [[epoch["loss"] for epoch in each.metrics["epochs"]] for each in (run, alone)]
-        assert losses[0] == pytest.approx(losses[1], rel=2e-3)

@@ -95,7 +95,7 @@ def train(
     ] = None,
     recipe: Annotated[
         str, typer.Option(help="Training method: see `calmix recipes`, or FILE.py:FUNCTION.", rich_help_panel=_TRAINING)
-    ] = "auto",
+    ] = "erm",
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="An option of the recipe.", rich_help_panel=_TRAINING),

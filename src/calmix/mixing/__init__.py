@@ -6,7 +6,6 @@ from calmix.mixing.choosing import Option, choose, describe, options_of
 from calmix.mixing.distilling import TEACHER, Form
 from calmix.mixing.loss import batch_loss
 from calmix.mixing.recipes import RECIPES, Recipe
-from calmix.mixing.remembering import Memory
 from calmix.mixing.sampling import Pool, Sampling
 from calmix.mixing.step import Signal, Step, fill_tokens
 from calmix.mixing.verification import verify_mixing
@@ -16,7 +15,6 @@ __all__ = [
     "TEACHER",
     "Bank",
     "Form",
-    "Memory",
     "Option",
     "Pool",
     "Recipe",

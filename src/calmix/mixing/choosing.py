@@ -98,6 +98,8 @@ def maker_of(name: str) -> Callable[..., Recipe]:
     """Return the function behind a name: one of `RECIPES`, or one's own."""
     if name in RECIPES:
         return RECIPES[name]
+    if name == "auto":
+        raise InputError("there is no recipe 'auto' any more: it was the default of calmix 0.1.0; the default is erm")
     place, colon, function = name.rpartition(":")
     if not colon and name.endswith(".py"):
         raise InputError(f"{name}: say which of its functions makes the recipe, as {name}:FUNCTION")

@@ -88,11 +88,10 @@ def batch_loss(
 
 def _check_guide(recipe: Recipe, dynamics: Dynamics | None, rows: Tensor | None) -> None:
     """Refuse a recipe whose loss would be that of plain training, since what guides it is not there."""
-    if recipe.search is not None or recipe.remembers:
-        instead = "; search='batch' needs no memory" if recipe.search is not None else ""
+    if recipe.search is not None:
         raise InputError(
             "this recipe remembers what the model said about every sample, which calmix.train does and a single batch "
-            f"cannot{instead}"
+            "cannot; search='batch' needs no memory"
         )
     if recipe.guide is None and dynamics is not None:
         raise InputError("this recipe does not look at training dynamics")

@@ -46,16 +46,8 @@ class Recipe:
     sample; `from_bank` tells a step who they are. None for recipes that pair inside a batch."""
     taught: bool = False
     """Whether it learns from a teacher, whose logits are the signal `teacher`: a run must be given one."""
-    online: bool = False
-    """Whether its guide asks for the dynamics of the run itself, and is not to be given another's."""
-    remembers: bool = False
-    """Whether the run's own predictions are remembered: their mean for each sample is then the signal `own`, from the
-    second epoch on."""
     average: float = 0.0
     """The share of the run over which its weights are averaged; 0 takes them as they are."""
     levels: tuple[Level, ...] | Callable[[Anatomy], tuple[Level, ...]] | None = None
     """Where it mixes, and `head` also if it reads what the head does: tried on the network before a run. None, where a
     recipe does not say, tries every level, and a note tells which do not work."""
-    cooling: float = 0.0
-    """How much the logarithm of the temperature is expected to rise for each standard deviation by which an input is
-    farther from the training data than dev data are on average; 0 has one temperature for all."""

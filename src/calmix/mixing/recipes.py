@@ -6,7 +6,6 @@ from typing import Literal
 from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.mixing import manifold, paraphrasing, terms
-from calmix.mixing.auto import auto
 from calmix.mixing.checking import check_positive, check_range, check_word
 from calmix.mixing.distilling import distil
 from calmix.mixing.guided import aum_saliency, informed_mixup, tdmixup
@@ -20,7 +19,6 @@ __all__ = [
     "RECIPES",
     "Recipe",
     "aum_saliency",
-    "auto",
     "back_translation",
     "cls_mixup",
     "distil",
@@ -264,7 +262,6 @@ def back_translation(
 
 
 RECIPES: dict[str, Callable[..., Recipe]] = {
-    "auto": auto,
     "erm": erm,
     "label-smoothing": label_smoothing,
     "erl": erl,

@@ -60,7 +60,6 @@ class Step:
     beside: Beside | None = None
     """Where `ahead` has its work done; None: in line."""
     _read: list[Tensor] = field(default_factory=list, init=False)
-    _noted: tuple[Tensor, Tensor] | None = field(default=None, init=False)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -104,22 +103,8 @@ class Step:
 
     @property
     def observed(self) -> tuple[Tensor, Tensor] | None:
-        """Logits that tell what the model thinks of unmixed samples, and which: free to record; None if there are none.
-
-        The rows are where each stands in the training set, -1 for those that were mixed.
-        """
-        if self.is_clean_known and self.rows is not None:
-            return self.logits, self.rows
-        return self._noted
-
-    def note(self, logits: Tensor, unmixed: Tensor) -> None:
-        """Say that some rows of a mixed forward were left as they are."""
-        if self.rows is not None:
-            self._noted = logits.detach(), torch.where(unmixed, self.rows, -1)
-
-    def drawn(self, share: float) -> Tensor:
-        """Return whether each row is among a share of them, drawn at random (of each run's the same number)."""
-        return self.permutation() % self.size < round(share * self.size)
+        """The clean forward's logits, and where each row stands in the training set: free to record; None without."""
+        return (self.logits, self.rows) if self.is_clean_known and self.rows is not None else None
 
     def column(self, name: str) -> Tensor:
         """Return a signal of all samples."""

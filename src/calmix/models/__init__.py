@@ -4,7 +4,6 @@ from calmix.models.anatomy import Anatomy, anatomy, averages_scores, head_of, re
 from calmix.models.averaging import columns_for, mean_logits
 from calmix.models.beside import Beside, read_beside, write_beside
 from calmix.models.classifier import KIND, Classifier, checkpoint_of, load_one, log_probabilities
-from calmix.models.cooling import Cooling
 from calmix.models.dropping import Dropout
 from calmix.models.encoding import Packed, counts_from_padding, depends_on_padding, encode, usable_length
 from calmix.models.ensembles import Ensemble, Predictor, load, save_ensemble
@@ -36,7 +35,6 @@ __all__ = [
     "Augment",
     "Beside",
     "Classifier",
-    "Cooling",
     "Dropout",
     "Edit",
     "Ensemble",

@@ -115,8 +115,7 @@ class Classifier:
     def logits(self, examples: Examples, *, progress: Callable[[int], None] | None = None) -> NDArray[np.float32]:
         """Return the logits of examples; choices a row does not have are −inf.
 
-        With MC-dropout they are the logarithm of the mean probabilities of its passes; and they are smaller far from
-        the training data, where that is kept beside the model.
+        With MC-dropout they are the logarithm of the mean probabilities of its passes.
         """
         packed = self.encode(examples)
         return predict_logits(
@@ -124,7 +123,6 @@ class Classifier:
             packed,
             precision=self.precision,
             dropout=self.beside.dropout,
-            cooling=self.beside.cooling,
             progress=progress,
         )
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calmix.models.averaging import mean_logits
-from calmix.models.cooling import Cooling, cooled
 from calmix.models.dropping import Dropout, dropping
 from calmix.models.encoding import Packed, depends_on_padding
 from calmix.models.hastening import hastened
@@ -34,7 +33,6 @@ def predict_logits(
     tokens: int | None = None,
     precision: Arithmetic = "fp32",
     dropout: Dropout | None = None,
-    cooling: Cooling | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> NDArray[np.float32]:
     """Return the logits [samples, classes or choices]; choices a row does not have are −inf.
@@ -42,9 +40,8 @@ def predict_logits(
     `rows` asks for some samples only, in that order. `tokens` bounds the padded size of a batch (unless it is one
     long text), so that memory does not depend on the texts' lengths. In bf16, faster where the hardware
     has it, logits keep some three digits. With `dropout` they are the logarithm of the mean probabilities of its
-    passes. With `cooling` they are smaller the farther a row is from the training data. The model is put in evaluation
-    mode for the time being. Where the logits of a text depend on how far it is filled up, those of one length are
-    predicted together. Calls of one model from several threads take turns.
+    passes. The model is put in evaluation mode for the time being. Where the logits of a text depend on how far it is
+    filled up, those of one length are predicted together. Calls of one model from several threads take turns.
     """
     device = next(model.parameters()).device
     packed = packed.to(device)
@@ -67,9 +64,9 @@ def predict_logits(
         sequences = 1 if counts is None else counts[asked]
         if (packed.host_lengths[asked] * sequences).sum() >= _MANY:
             quick = hastened(model, partial(_sample, packed, asked[order[[len(order) // 2, -1]]]))
-    changes = model.training or dropout is not None or cooling is not None or quick is not None
+    changes = model.training or dropout is not None or quick is not None
     turn = exclusive(model) if changes else shared(model)
-    with turn, _evaluating(model), torch.inference_mode(), lower, drop, cooled(model, cooling), quick or nullcontext():
+    with turn, _evaluating(model), torch.inference_mode(), lower, drop, quick or nullcontext():
         while start < len(order):
             longest = asked[order[start : start + 1]]
             width = packed.width(longest, 1) if alike else packed.width(longest)

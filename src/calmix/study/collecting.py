@@ -37,8 +37,6 @@ class Predictions:
     logits: NDArray[np.float64]
     labels: NDArray[np.int64]
     temperature: float
-    cooled: bool = False
-    """Whether the scores are less sure far from the training data already: they are not those from before."""
 
     def probs(self, *, scaled: bool) -> NDArray[np.float64]:
         """Return class probabilities, before or after temperature scaling."""
@@ -107,8 +105,7 @@ def predictions_of(cell: Cell, storage: Storage, data: str) -> Predictions:
     if len(cell.runs) == 1:
         folder = storage.folder(cell.runs[0])
         logits, labels = _logits(folder / f"predictions-{data}.parquet")
-        metrics = _metrics(folder)
-        return Predictions(logits, labels, float(metrics["temperature"]), cooled="cooling" in metrics)
+        return Predictions(logits, labels, float(_metrics(folder)["temperature"]))
     logits, labels = _mean_logits(cell, storage, data)
     held, gold = (logits, labels) if data == "dev" else _mean_logits(cell, storage, "dev")
     return Predictions(logits, labels, Temperature.fit(held, gold).temperature)
@@ -133,8 +130,6 @@ def _figures(cell: Cell, plan: Plan, storage: Storage) -> dict[str, dict[str, An
             name: json_safe(measure(said.probs(scaled=scaled), said.labels, bins=bins))
             for name, scaled in (("before", False), ("after", True))
         }
-        if said.cooled:  # its scores are not those from before: the run's own figures are, over its own bins
-            both["before"] = figures["before"]
         found[data] = {**both, "temperature": said.temperature}
     return found
 
@@ -161,9 +156,9 @@ def _bins(folder: Path) -> int:
 
 @lru_cache(maxsize=64)
 def _logits(path: Path) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the scores that the temperature is applied to, and the labels, in a run's predictions."""
+    """Return the scores and the labels in a run's predictions."""
     table = read_table(path)
-    lists = table["corrected_logits" if "corrected_logits" in table.column_names else "logits"].combine_chunks()
+    lists = table["logits"].combine_chunks()
     widths = np.diff(np.asarray(lists.offsets))
     flat = np.asarray(lists.flatten(), dtype=np.float64)
     if len(set(widths.tolist())) == 1:

@@ -229,7 +229,7 @@ class _Planner:
         options = method.options_on(task.name)
         recipe = choose(self.library.recipe(method.recipe), options)
         needs = {}
-        if method.subset or (recipe.guide is not None and not (method.online or recipe.online)):
+        if method.subset or (recipe.guide is not None and not method.online):
             # Guided by plain training with the settings of this very run.
             plain = Method("plain", training=training)
             if method.filtered:

@@ -157,8 +157,6 @@ class _Comparison:
             base = self.cells[model, setting, column.task, study.baseline, seed]
             if not all(self.storage.finished(key) for key in (*cell.runs, *base.runs)):
                 continue
-            if not column.scaled and column.figure not in UNSCALED and self._cooled(cell, base, column.data):
-                return None
             mine.append(self._resampled(cell, column))
             theirs.append(self._resampled(base, column))
         if not mine:
@@ -182,10 +180,6 @@ class _Comparison:
             figures = [name for name in COMPARED if name in shown and not (column.scaled and name in UNSCALED)]
             self._figures[key] = resampled(said, figures, self._resamples[rows], scaled=column.scaled, bins=study.bins)
         return self._figures[key][column.figure]
-
-    def _cooled(self, cell: Cell, base: Cell, data: str) -> bool:
-        """Return whether scores from before any correction are not kept, so that they cannot be compared."""
-        return self._predictions(cell, data).cooled or self._predictions(base, data).cooled
 
     def _rows(self, where: tuple[Cell, str]) -> int:
         return len(self._predictions(*where).labels)

@@ -30,13 +30,6 @@ Fine-tuned from `{{ config.model | code }}` with the recipe `{{ config.recipe | 
 
 A temperature of {{ "%.4g" | format(metrics.temperature) }}, fitted on {{ metrics.rows.dev }} dev rows, is already \
 inside the last layer's weights: softmax of the logits gives calibrated probabilities, with no extra step.
-{%- if metrics.cooling %}
-
-**By calmix (`calmix.load`, `calmix predict`) it is made less sure of texts far from its training data**, and surer of \
-near ones: the logarithm of the temperature rises by {{ "%.3g" | format(metrics.cooling.slope) }} for each standard \
-deviation of the dev texts' distances. Weights cannot hold that: it is in `calmix.json` and `calmix.safetensors`, and \
-other programs get the temperature alone. The figures below include it.
-{%- endif %}
 {% if labels %}
 Labels: {% for name in labels %}`{{ name | code }}`{% if not loop.last %}, {% endif %}{% endfor %}.
 {% endif %}

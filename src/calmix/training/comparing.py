@@ -82,7 +82,7 @@ def _stages(model: Predictor, passes: int | None, rate: float | None) -> list[tu
 
 
 def _is_calibrated(model: Predictor) -> bool:
-    if model.beside.recalibrator is not None or model.beside.cooling is not None:
+    if model.beside.recalibrator is not None:
         return True
     if isinstance(model, Ensemble):
         return any(_is_calibrated(member) for member in model.members)

@@ -96,11 +96,10 @@ def calibrate(
         elif isinstance(fitted, Temperature) and classifier.beside.dropout is None:
             model = copy.deepcopy(classifier.model)  # the classifier we were given goes on as it was
             fold(model, fitted.temperature)
-            save_whole(model, classifier.tokenizer, replace(beside, cooling=classifier.beside.cooling), out, columns)
+            save_whole(model, classifier.tokenizer, beside, out, columns)
         else:
             # The mean of softened predictions is not the softened mean: its temperature fits into no weights.
-            kept = classifier.beside
-            beside = replace(beside, recalibrator=fitted, dropout=kept.dropout, cooling=kept.cooling)
+            beside = replace(beside, recalibrator=fitted, dropout=classifier.beside.dropout)
             save_whole(classifier.model, classifier.tokenizer, beside, out, columns)
     return dict(json_safe(figures))
 

@@ -2,7 +2,7 @@
 
 import gc
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ __all__ = ["Cuts", "OutOfMemory", "cut_notes", "read_cuts", "retried"]
 T = TypeVar("T")
 
 # Recipes whose loss of a row does not look at another: for all others, parts are another method.
-_ROW_BY_ROW = {"auto", "erm", "label-smoothing", "erl", "distil", "back-translation"}
+_ROW_BY_ROW = {"erm", "label-smoothing", "erl", "distil", "back-translation"}
 
 
 class OutOfMemory(TrainingError):
@@ -99,13 +99,13 @@ def retried(run: Callable[[], T]) -> T:
             torch.cuda.empty_cache()
 
 
-def cut_notes(made: Sequence[Sequence[int]], recipe: str, options: Mapping[str, Any] | None = None) -> list[str]:
+def cut_notes(made: Sequence[Sequence[int]], recipe: str) -> list[str]:
     """Return what to say about a run whose batches did not fit into memory: `made` is as in `Cuts`."""
     if not made:
         return []
     step, parts = max(made, key=lambda cut: cut[1])
     note = f"memory: did not hold a whole batch, which is taken in {parts} parts from step {step + 1} on"
-    if recipe not in _ROW_BY_ROW or (recipe == "auto" and "alpha" in (options or {})):
+    if recipe not in _ROW_BY_ROW:
         note += "; samples are paired inside a part, among fewer than before: that is another method"
     return [note]
 

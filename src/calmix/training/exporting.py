@@ -5,7 +5,6 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from calmix.calibration import Temperature
 from calmix.data import Examples, write_json
 from calmix.errors import InputError
 from calmix.models import Classifier, Packed, Pixels, write_beside
-from calmix.models.cooling import cooled
 from calmix.training.correcting import guarded
 from calmix.training.evaluating import measure
 from calmix.training.folder import PART, claim_empty
@@ -67,8 +65,7 @@ def export_onnx(
         scratch = out / PART
         scratch.mkdir()
         try:
-            with cooled(model, classifier.beside.cooling):  # unlike a checkpoint, a graph can hold it
-                _export(model, batch, scratch / "model.onnx")
+            _export(model, batch, scratch / "model.onnx")
             files = {"onnx": scratch / "model.onnx"}
             if int8:
                 files["int8"] = scratch / "model-int8.onnx"
@@ -89,7 +86,7 @@ def export_onnx(
             model.config.save_pretrained(scratch)  # type: ignore[operator, union-attr]
             if classifier.label_names:  # a config leaves out names that are transformers' own, LABEL_0 and LABEL_1
                 write_json(scratch / "labels.json", list(classifier.label_names))
-            write_beside(scratch, replace(classifier.beside, cooling=None))
+            write_beside(scratch, classifier.beside)
             if "guarantee" in figures.get("int8", {}):
                 write_json(scratch / "calmix-int8.json", figures["int8"]["guarantee"])
             for file in scratch.iterdir():

@@ -1,7 +1,6 @@
 """The end of a run: temperature, figures, predictions, and the checkpoint with its card."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from calmix.data import Examples, write_json, write_table, write_text
 from calmix.models import Beside, fold
 from calmix.training.card import model_card
 from calmix.training.correcting import guarded, save_whole
-from calmix.training.distancing import Logits
 from calmix.training.evaluating import intervals, json_safe, measure
 from calmix.training.folder import tidy
 from calmix.training.predictions import lightened, prediction_table
@@ -27,7 +25,7 @@ def finish(
     network: nn.Module,
     tokenizer: Any,
     judged: Mapping[str, Examples],
-    said: Logits,
+    logits: Mapping[str, NDArray[np.float32]],
     config: Mapping[str, Any],
     facts: Mapping[str, Any],
     *,
@@ -35,35 +33,31 @@ def finish(
 ) -> dict[str, Any]:
     """Fit the temperature on dev, fold it, write everything a finished run has, and return its figures.
 
-    Before is what the network says as it is; after, with the temperature and, if there is any, less confidence far from
-    the training data. The network's own scores are written with the predictions, and corrected ones, if any.
+    Before is what the network says as it is; after, with the temperature. `logits` are its scores for each data set,
+    and are written with the predictions.
     `facts` are what is known already: epochs, rows, notes. The figures are written last: a run with them is finished.
     A `lean` run has no checkpoint, and of its predictions only what the figures are made of.
     """
-    logits = said.cooled
     scaled = Temperature.fit(logits["dev"], judged["dev"].labels)
     names = judged["dev"].label_names
     figures: dict[str, Any] = {}
     for name, examples in judged.items():
-        raw, probs = np.asarray(Temperature(1.0)(said.raw[name])), np.asarray(scaled(logits[name]))
+        raw, probs = np.asarray(Temperature(1.0)(logits[name])), np.asarray(scaled(logits[name]))
         figures[name] = {
             stage: _measured(scored, examples.labels, config["bins"])
             for stage, scored in (("before", raw), ("after", probs))
         }
-        corrected = None if said.cooling is None else logits[name]
-        table = prediction_table(examples, probs, label_names=names, logits=said.raw[name], corrected=corrected)
+        table = prediction_table(examples, probs, label_names=names, logits=logits[name])
         write_table(lightened(table) if lean else table, folder / f"predictions-{name}.parquet")
     metrics: dict[str, Any] = {"temperature": scaled.temperature, "splits": figures}
     beside = Beside()
-    if said.cooling is not None:
-        metrics["cooling"] = said.cooling.to_json()
     if config["guarantee"] is not None:
         beside = guarded(np.asarray(scaled(logits["guard"])), judged["guard"].labels, config["guarantee"])
         metrics["guarantee"] = {key: value.to_json() for key, value in vars(beside).items() if value is not None}
     metrics = json_safe({**metrics, **facts})
     if not lean:
         fold(network, scaled.temperature)
-        save_whole(network, tokenizer, replace(beside, cooling=said.cooling), folder / "model")
+        save_whole(network, tokenizer, beside, folder / "model")
         write_text(folder / "model" / "README.md", model_card(config, metrics, names))
     write_json(folder / "metrics.json", metrics)
     tidy(folder)

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calmix.dynamics import Dynamics, Pass, Recorder
-from calmix.mixing import Bank, Memory, Recipe, Signal, Step, partner_counts
+from calmix.mixing import Bank, Recipe, Signal, Step, partner_counts
 from calmix.models import anatomy, predict_logits
 from calmix.training.batches import TrainingSet
 from calmix.training.seeding import seed_for
 
-__all__ = ["Guidance", "Record", "memory_of", "partner_notes", "record_notes"]
+__all__ = ["Guidance", "Record", "partner_notes", "record_notes"]
 
 Record = Literal["training", "evaluation"]
 """Which logits are recorded: those of the training steps, or those of a pass of its own after each epoch."""
@@ -53,7 +53,6 @@ class Guidance:
         # it since the last checkpoint, and these are merged in order.
         self.past = Recorder(len(data.labels)) if accelerator.num_processes > 1 else None
         self.bank = None if recipe.search is None else _bank(recipe, model, data)
-        self.memory = memory_of(data, 1) if recipe.remembers else None
         self.given = dict(given or {})
         self.told: dict[str, Tensor] = {}
         self.columns: dict[str, NDArray[Any]] = {}
@@ -66,15 +65,13 @@ class Guidance:
         return self.given | self.told
 
     def observe(self, step: Step) -> None:
-        """Record a step that says something about unmixed samples; one that mixes all tokens does not."""
+        """Record a step whose clean logits are known; those of token-level mixing alone are not."""
         if step.observed is None:
             return
         logits, rows = step.observed
         if self.record == "training":
             self.recorder.update(logits, self.data.labels[rows], rows)
-        if self.memory is not None:
-            self.memory.update(logits, rows)
-        if self.bank is not None and step.is_clean_known:
+        if self.bank is not None:
             self.bank.update(step)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -83,8 +80,6 @@ class Guidance:
             return
         if self.online and self.recipe.guide is not None:
             self._guide(self.dynamics())
-        if self.memory is not None:
-            self._renew(self.memory.signals())
         if self.bank is not None:
             device = self.data.labels.device
             generator = torch.Generator("cpu" if device.type == "mps" else device)
@@ -102,8 +97,6 @@ class Guidance:
             theirs.load_state_dict(state)
             self.past.merge(theirs)
         self.recorder.reset()
-        if self.memory is not None:
-            self.memory.end_epoch(summed)
         if self.bank is not None:
             self.bank.merge(summed)
 
@@ -113,8 +106,6 @@ class Guidance:
             self._look_again()
         self.gather()
         (self.recorder if self.past is None else self.past).end_epoch()
-        if self.memory is not None:
-            self.memory.end_epoch()
 
     def dynamics(self, **names: Any) -> Dynamics:
         """Return what has been recorded up to the end of the last epoch."""
@@ -134,21 +125,17 @@ class Guidance:
             groups[kind] = {**groups.get(kind, {}), name: values}
         if self.bank is not None:
             groups["bank"] = self.bank.state_dict()
-        if self.memory is not None:
-            groups["memory"] = self.memory.state_dict()
         return {f"{group}.{name}": values for group, named in groups.items() for name, values in named.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from saved tensors."""
-        groups: dict[str, dict[str, Tensor]] = {"recorder": {}, "column": {}, "partner": {}, "bank": {}, "memory": {}}
+        groups: dict[str, dict[str, Tensor]] = {"recorder": {}, "column": {}, "partner": {}, "bank": {}}
         for name, values in tensors.items():
             group, _, rest = name.partition(".")
             groups[group][rest] = values
         (self.recorder if self.past is None else self.past).load_state_dict(groups["recorder"])
         if self.bank is not None:
             self.bank.load_state_dict(groups["bank"])
-        if self.memory is not None:
-            self.memory.load_state_dict(groups["memory"])
         self.columns.update({name: values.cpu().numpy() for name, values in groups["column"].items()})
         self._renew({**groups["column"], **groups["partner"]})
 
@@ -175,13 +162,6 @@ class Guidance:
                 self.told[name].copy_(values)
             else:
                 self.told[name] = values.to(self.data.labels.device, copy=True)
-
-
-def memory_of(data: TrainingSet, runs: int) -> Memory:
-    """Return an empty memory of the predictions of a training set, for some runs one after the other."""
-    classes = data.classes if data.packed.counts is None else int(data.packed.counts.max())
-    assert classes is not None
-    return Memory(runs * len(data), classes, data.labels.device)
 
 
 def _bank(recipe: Recipe, model: nn.Module, data: TrainingSet) -> Bank:

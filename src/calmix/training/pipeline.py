@@ -17,7 +17,6 @@ from calmix.models import Augment, identity, resolve
 from calmix.training.batches import training_set
 from calmix.training.cutting import cut_notes
 from calmix.training.defaults import with_defaults
-from calmix.training.distancing import what_is_said
 from calmix.training.finishing import finish
 from calmix.training.folder import abandon, begin_run, config_hash, find_run, locked
 from calmix.training.guiding import Guidance, Record, partner_notes, record_notes
@@ -32,7 +31,7 @@ from calmix.training.launching import (
     start_trackers,
     threads_here,
 )
-from calmix.training.loop import Progress
+from calmix.training.loop import Progress, predict_everywhere
 from calmix.training.mapping import Known, check_guided, dropped_notes, known_dynamics, map_notes, write_map
 from calmix.training.naming import recipe_name
 from calmix.training.networks import load_network
@@ -52,7 +51,7 @@ def stages(
     test: Source | None = None,
     ood: Mapping[str, Source] | None = None,
     model: str | Path = "minilm",
-    recipe: str | Recipe = "auto",
+    recipe: str | Recipe = "erm",
     options: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     text: str | None = None,
@@ -206,7 +205,7 @@ def stages(
     )
     if method.prepare is not None:
         sets = replace(sets, train=method.prepare(sets.train))
-    weights, online = class_weights_of(sets.train, class_weights), online or method.online
+    weights = class_weights_of(sets.train, class_weights)
     known = check_guided(method, dynamics, online, sets.train)
     two_runs = method.guide is not None and known is None and not online
     config = {
@@ -257,7 +256,7 @@ def stages(
             + verify_mixing(network, packed["train"], method, loaded.reader)
             + record_notes(record)
             + dropped_notes(known)
-            + cut_notes(decided.get("parts", []), config["recipe"], config["options"]),
+            + cut_notes(decided.get("parts", []), config["recipe"]),
             tell,
         )
         data = training_set(sets.train, packed["train"], weights, augment=augment)
@@ -320,19 +319,16 @@ def stages(
             tell,
         )
         judged = {name: examples for name, examples in sets.named().items() if name != "train"}
-        said = what_is_said(
-            network,
-            packed,
-            sets.named(),
-            accelerator,
-            slope=method.cooling,
-            seed=seed,
-            known={} if done.best_dev is None else {"dev": done.best_dev},
-        )
+        logits = {
+            name: done.best_dev
+            if name == "dev" and done.best_dev is not None
+            else predict_everywhere(network, packed[name], accelerator)
+            for name in judged
+        }
         for tracker in accelerator.trackers:
             tracker.finish()
         recorded = guidance.dynamics(ids=sets.train.ids, label_names=sets.train.label_names)
-        notes += _told(done.notes + partner_notes(method, done.history) + map_notes(recorded) + said.notes, tell)
+        notes += _told(done.notes + partner_notes(method, done.history) + map_notes(recorded), tell)
         facts = {
             "best_epoch": done.best_epoch,
             "epochs": done.history,
@@ -343,7 +339,7 @@ def stages(
             "recorded_on": recorded.recorded_on if recorded.was_observed else None,
         }
         from_main(partial(write_map, folder, recorded, sets.train, lean=lean))
-        metrics = from_main(partial(finish, folder, network, loaded.reader, judged, said, config, facts, lean=lean))
+        metrics = from_main(partial(finish, folder, network, loaded.reader, judged, logits, config, facts, lean=lean))
     return Run(folder, metrics)
 
 

@@ -27,13 +27,11 @@ def prediction_table(
     *,
     label_names: tuple[str, ...],
     logits: NDArray[np.float32] | None = None,
-    corrected: NDArray[np.float32] | None = None,
 ) -> pa.Table:
     """Return id, gold label if known, predicted label, confidence, and one probability per class.
 
     Multiple choice has a list of probabilities instead, as long as the row has choices, and labels that are
-    the choices' indices. `logits` adds the scores before any recalibration, for people who want to try their own;
-    `corrected`, as `corrected_logits`, those that a temperature is applied to, where they are others.
+    the choices' indices. `logits` adds the scores before any recalibration, for people who want to try their own.
     """
     winner = probs.argmax(axis=1)
     names = np.array(label_names or [str(i) for i in range(probs.shape[1])], dtype=object)
@@ -47,10 +45,9 @@ def prediction_table(
         columns |= {f"p_{name}": pa.array(probs[:, k]) for k, name in enumerate(names)}
     else:
         columns["probs"] = pa.array([row[:count] for row, count in zip(probs, counts, strict=True)])
-    for name, scores in (("logits", logits), ("corrected_logits", corrected)):
-        if scores is not None:
-            widths = counts if counts is not None else np.full(len(scores), scores.shape[1])
-            columns[name] = pa.array([row[:width] for row, width in zip(scores, widths, strict=True)])
+    if logits is not None:
+        widths = counts if counts is not None else np.full(len(logits), logits.shape[1])
+        columns["logits"] = pa.array([row[:width] for row, width in zip(logits, widths, strict=True)])
     return pa.table(columns)
 
 

@@ -32,7 +32,6 @@ from calmix.models import (
     log_probabilities,
     mean_logits,
 )
-from calmix.models.cooling import cooled
 from calmix.training.launching import from_main
 
 __all__ = [
@@ -108,10 +107,9 @@ class Teachers:
                     "a teacher that is an ensemble, or has a recalibrator or MC-dropout beside its weights, cannot be "
                     "asked in each step: let it cache"
                 )
-            cooling = None if beside.cooling is None else beside.cooling.to(accelerator.device)
             columns = None if order is None else torch.from_numpy(order).to(accelerator.device)
             packed = classifier.encode(examples).to(accelerator.device)
-            readers.append((classifier.model.to(accelerator.device), packed, columns, cooling))
+            readers.append((classifier.model.to(accelerator.device), packed, columns))
         widths: dict[tuple[int, int], int] = {}
 
         def width_of(packed: Packed | Pixels, turn: int, width: int) -> int:
@@ -127,10 +125,9 @@ class Teachers:
             shape = step.inputs["input_ids"].shape if "input_ids" in step.inputs else (len(step), 1)
             choices = shape[1] if len(shape) == 3 else None
             found = []
-            for turn, (model, packed, columns, cooling) in enumerate(readers):
+            for turn, (model, packed, columns) in enumerate(readers):
                 inputs = packed.batch(step.rows, width=width_of(packed, turn, shape[-1]), choices=choices)
-                with cooled(model, cooling):
-                    scores = model(**inputs).logits.float()
+                scores = model(**inputs).logits.float()
                 found.append(scores if columns is None else scores[:, columns])
             return mean_logits(found)
 

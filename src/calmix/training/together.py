@@ -16,7 +16,7 @@ from calmix.mixing import RECIPES, Step
 from calmix.models import reads_pixels
 from calmix.training.averaging import Averaged
 from calmix.training.batches import epoch_steps_together
-from calmix.training.guiding import Guidance, memory_of
+from calmix.training.guiding import Guidance
 from calmix.training.halves import Ready, Run, begun, ended
 from calmix.training.interrupting import Interrupted, interrupts_held
 from calmix.training.keeping import Fit, Keeper
@@ -142,7 +142,6 @@ class SideBySide:
         self.each, self.size = each, len(each[0].data.labels)
         self.labels = each[0].data.labels.repeat(len(each))
         self.recorder = Recorder(len(self.labels), device=self.labels.device)
-        self.memory = None if each[0].memory is None else memory_of(each[0].data, len(each))
         self.signals: dict[str, Tensor] = {}
         self._gather()
 
@@ -152,8 +151,6 @@ class SideBySide:
         logits, rows = step.observed
         if self.each[0].record == "training":
             self.recorder.update(logits, self.labels[rows], rows)
-        if self.memory is not None:
-            self.memory.update(logits, rows)
 
     def begin_epoch(self, epoch: int) -> None:
         """Renew the signals of each run."""
@@ -164,17 +161,12 @@ class SideBySide:
     def end_epoch(self) -> None:
         """Hand to each run what was recorded of its samples."""
         state = self.recorder.state_dict()
-        remembered = {} if self.memory is None else self.memory.state_dict()
         for run, guidance in enumerate(self.each):
             rows = slice(run * self.size, (run + 1) * self.size)
             if guidance.record == "training":
                 own = {name: state[name][rows] for name in ("sums", "notes")}
                 guidance.recorder.load_state_dict({**guidance.recorder.state_dict(), **own})
-            if guidance.memory is not None:
-                guidance.memory.load_state_dict({name: values[rows] for name, values in remembered.items()})
             guidance.end_epoch()
-        if self.memory is not None:
-            self.memory.end_epoch()
 
     def _gather(self) -> None:
         for name in self.each[0].signals:
