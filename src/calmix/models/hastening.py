@@ -24,17 +24,17 @@ Product = Callable[[Tensor], Tensor]
 
 
 @contextmanager
-def hastened(model: nn.Module, sample: Callable[[], dict[str, Tensor]]) -> Iterator[None]:
+def hastened(model: nn.Module, sample: Callable[[], dict[str, Tensor]], *, whole: bool = False) -> Iterator[None]:
     """Inside the block, have a model in evaluation mode predict faster in float32 on a processor, if its kind is known.
 
     Weights lie as oneDNN wants them, GELU is part of the product before it, and of the last layer only that is computed
-    which the head reads. `sample` makes the inputs that the first model of a kind is tried on: should it not say the
-    same, it is left as it is.
+    which the head reads, unless the `whole` of it is wanted. `sample` makes the inputs that the first model of a kind is
+    tried on: should it not say the same, it is left as it is.
     """
     layers = _layers_of(model)
     if layers and type(model) not in _TRIED:
         _TRIED[type(model)] = _agrees(model, layers, sample())
-    with _changed(layers if layers and _TRIED[type(model)] else []):
+    with _changed(layers if layers and _TRIED[type(model)] else [], whole=whole):
         yield
 
 
@@ -70,11 +70,11 @@ def _is_watched(module: nn.Module) -> bool:
 
 
 @contextmanager
-def _changed(layers: Sequence[nn.Module]) -> Iterator[None]:
-    """Inside the block, layers compute what they do in another way; of the last one, the first token alone."""
+def _changed(layers: Sequence[nn.Module], *, whole: bool = False) -> Iterator[None]:
+    """Inside the block, layers compute what they do in another way; of the last one, the first token alone, or all."""
     with ExitStack() as held:
         for layer in layers:
-            layer.forward = _forward_of(layer, first_only=layer is layers[-1])
+            layer.forward = _forward_of(layer, first_only=layer is layers[-1] and not whole)
             held.callback(vars(layer).pop, "forward", None)  # another thread may have been faster
         yield
 

@@ -17,9 +17,11 @@ from calmix.models.hastening import hastened
 from calmix.models.locks import exclusive, shared
 from calmix.models.pixels import Pixels
 
-__all__ = ["Arithmetic", "predict_logits"]
+__all__ = ["Arithmetic", "Visit", "predict_logits"]
 
 Arithmetic = Literal["fp32", "bf16"]
+
+Visit = Callable[[NDArray[np.int64], dict[str, Tensor]], None]
 
 # Tokens from which on it pays to lay out the weights for the processor.
 _MANY = 2048
@@ -34,6 +36,7 @@ def predict_logits(
     precision: Arithmetic = "fp32",
     dropout: Dropout | None = None,
     progress: Callable[[int], None] | None = None,
+    visit: Visit | None = None,
 ) -> NDArray[np.float32]:
     """Return the logits [samples, classes or choices]; choices a row does not have are −inf.
 
@@ -42,6 +45,9 @@ def predict_logits(
     has it, logits keep some three digits. With `dropout` they are the logarithm of the mean probabilities of its
     passes. The model is put in evaluation mode for the time being. Where the logits of a text depend on how far it is
     filled up, those of one length are predicted together. Calls of one model from several threads take turns.
+
+    `visit` is called after each batch, with where its samples stand among those asked for and with its inputs: hooks
+    that collect what passes inside the network can then put it in order. Every token's last hidden state is right then.
     """
     device = next(model.parameters()).device
     packed = packed.to(device)
@@ -63,8 +69,9 @@ def predict_logits(
     if device.type == "cpu" and precision == "fp32" and dropout is None and isinstance(packed, Packed):
         sequences = 1 if counts is None else counts[asked]
         if (packed.host_lengths[asked] * sequences).sum() >= _MANY:
-            quick = hastened(model, partial(_sample, packed, asked[order[[len(order) // 2, -1]]]))
-    changes = model.training or dropout is not None or quick is not None
+            sample = partial(_sample, packed, asked[order[[len(order) // 2, -1]]])
+            quick = hastened(model, sample, whole=visit is not None)
+    changes = model.training or dropout is not None or quick is not None or visit is not None
     turn = exclusive(model) if changes else shared(model)
     with turn, _evaluating(model), torch.inference_mode(), lower, drop, quick or nullcontext():
         while start < len(order):
@@ -82,6 +89,8 @@ def predict_logits(
             if out is None:
                 out = np.full((len(asked), columns or logits.shape[1]), -np.inf, dtype=np.float32)
             out[places, : logits.shape[1]] = logits
+            if visit is not None:
+                visit(places, inputs)
             start += len(places)
             if progress is not None:
                 progress(len(places))
