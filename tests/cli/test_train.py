@@ -172,6 +172,14 @@ def test_a_run_that_was_killed_before_its_page_gets_it_from_the_same_command(
     assert not (place / "run" / "report.html").exists()
 
 
+def test_averaging_weights_is_no_option_any_more(calmix: Any, words: Any, place: Path) -> None:
+    ended = calmix(*words, "--out", "run", "--average", "0.5")
+    assert ended.code == 2
+    assert "No such option: --average" in ended.err
+    assert ended.err.count("\n") == 1
+    assert not (place / "run").exists()
+
+
 def test_pushing_uploads_the_model(calmix: Any, words: Any, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pushed: list[Any] = []
     monkeypatch.setattr("calmix.training.push", lambda *a: pushed.append(a) or "https://huggingface.co/org/name")

@@ -1,5 +1,6 @@
 """A trained classifier: texts in, calibrated probabilities out."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,17 @@ def test_a_recalibrator_beside_the_checkpoint_is_applied(checkpoint: Any, tmp_pa
     plain, corrected = load(checkpoint("bert")), load(folder)
     np.testing.assert_allclose(corrected.probabilities(examples), recalibrator(plain.logits(examples)))
     np.testing.assert_array_equal(corrected.logits(examples), plain.logits(examples))
+
+
+@pytest.mark.parametrize("member", [False, True])
+def test_a_checkpoint_with_a_temperature_for_each_input_is_refused_in_one_line(
+    checkpoint: Any, tmp_path: Path, member: bool
+) -> None:
+    folder = shutil.copytree(checkpoint("bert"), tmp_path / "bert")
+    (folder / "calmix.safetensors").write_bytes(b"tensors")
+    with pytest.raises(InputError, match=f"^{re.escape(str(folder))}: was made by the default of") as caught:
+        load([checkpoint("electra"), folder] if member else folder)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_run_folder_leads_to_its_model_once_it_is_finished(checkpoint: Any, tmp_path: Path) -> None:

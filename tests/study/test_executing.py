@@ -81,7 +81,6 @@ UNUSUAL: dict[str, Any] = {
     "select": "accuracy",
     "patience": 1,
     "precision": "fp32",
-    "average": 0.5,
     "class_weights": "balanced",
     "gradient_checkpointing": True,
 }
@@ -109,7 +108,7 @@ def test_threshold_runs_get_every_setting_that_the_file_says(
     assert [failure for _, failure in execute(_jobs(prepared, prepared.plan.runs.values(), tmp_path))] == [None, None]
     assert {name: asked["train"][name] for name in TRAINING} == UNUSUAL
     # A map has no dev data to choose an epoch by, and no weights to keep.
-    kept = {name: value for name, value in UNUSUAL.items() if name not in ("select", "patience", "average")}
+    kept = {name: value for name, value in UNUSUAL.items() if name not in ("select", "patience")}
     assert {name: asked["map"].get(name, "forgotten") for name in kept} == kept
     assert asked["map"].keys() <= inspect.signature(survey).parameters.keys()
 
@@ -146,7 +145,6 @@ def test_threshold_runs_are_trained_as_the_runs_that_they_are_for(
         "fill",
         "select",
         "patience",
-        "average",
         "checkpoint_epochs",
     }
     runs = {f"map {mapped.folder.name}": 3, "map threshold-easy-1": 4, "map threshold-easy-2": 4}

@@ -40,4 +40,4 @@ def test_the_learning_rate_suits_the_optimiser() -> None:
 
 
 def test_settings_that_have_no_default_pass_through() -> None:
-    assert with_defaults({"seed": 3, "average": None, "lr": None}, "minilm") == {"seed": 3, "average": None, "lr": 5e-5}
+    assert with_defaults({"seed": 3, "bins": None, "lr": None}, "minilm") == {"seed": 3, "bins": None, "lr": 5e-5}

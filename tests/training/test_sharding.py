@@ -71,7 +71,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "layers": {"recipe": "manifold-mixup", "gradient_checkpointing": True, "accumulate": 2},
     "guided": {"recipe": "tdmixup"},  # with a plain run before it
     "gradients": {"recipe": "aum-saliency", "options": {"search": "set"}, "online": True, "epochs": 3},
-    "averaged": {"average": 0.5, "record": "evaluation", "optimizer": "sgd", "lr": 0.05},
+    "evaluated": {"record": "evaluation", "optimizer": "sgd", "lr": 0.05},
 }
 
 
@@ -94,7 +94,7 @@ def test_every_way_of_training_is_that_of_whole_weights(checkpoint: Callable[...
     for name in WAYS:
         assert_same_figures(parts[name], whole[name])
         assert_close(tmp_path / "whole" / name, tmp_path / "parts" / name)
-    for name in ("guided", "gradients", "averaged"):  # those that see unmixed texts
+    for name in ("guided", "gradients", "evaluated"):  # those that see unmixed texts
         seen = [recorded(tmp_path / each / name) for each in ("whole", "parts")]
         assert_same_dynamics(*seen, rtol=1e-3, atol=1e-4)
 
@@ -150,7 +150,7 @@ def killed_at(step: int, *args: Any, **settings: Any) -> None:
 def test_a_run_that_was_killed_goes_on_in_any_number_of_parts(
     calm: Path, tmp_path: Path, before: int, after: int
 ) -> None:
-    settings: dict[str, Any] = {"epochs": 3, "checkpoint_epochs": 1, "average": 0.5, "select": "nll"}
+    settings: dict[str, Any] = {"epochs": 3, "checkpoint_epochs": 1, "select": "nll"}
     together(after, partial(run, calm, tmp_path / "whole", sharded=after > 1, **settings))
     together(before, partial(killed_at, 7, calm, tmp_path / "run", sharded=before > 1, **settings))
     (saved,) = (tmp_path / "run" / "checkpoints").glob("step-00000006")

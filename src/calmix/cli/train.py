@@ -154,13 +154,6 @@ def train(
     patience: Annotated[
         int, typer.Option(help="Stop after so many epochs without a better one; 0: never.", rich_help_panel=_TRAINING)
     ] = 0,
-    average: Annotated[
-        float | None,
-        typer.Option(
-            help="Keep weights averaged over this share of the run; 0: as they are. Default: the recipe's.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
     seed: Annotated[int, typer.Option(help="Decides everything random.", rich_help_panel=_TRAINING)] = 0,
     out: Annotated[
         Path | None,

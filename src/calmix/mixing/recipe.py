@@ -46,8 +46,6 @@ class Recipe:
     sample; `from_bank` tells a step who they are. None for recipes that pair inside a batch."""
     taught: bool = False
     """Whether it learns from a teacher, whose logits are the signal `teacher`: a run must be given one."""
-    average: float = 0.0
-    """The share of the run over which its weights are averaged; 0 takes them as they are."""
     levels: tuple[Level, ...] | Callable[[Anatomy], tuple[Level, ...]] | None = None
     """Where it mixes, and `head` also if it reads what the head does: tried on the network before a run. None, where a
     recipe does not say, tries every level, and a note tells which do not work."""

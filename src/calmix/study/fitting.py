@@ -75,7 +75,7 @@ def bytes_needed(
         variants: kinds of steps that are captured.
         rows: of the training set, which stays on the device.
     """
-    # In float32: weights, their average, gradients, AdamW's two moments; in bf16 also the copies and their gradients.
+    # In float32: weights, now and best, gradients, AdamW's two moments; in bf16 also the copies and their gradients.
     weights = size.parameters * (24 if half else 20)
     # What is kept for the backward pass, counted on the tensors that torch saves of an encoder of BERT's kind with
     # attention weights (heads of 32 numbers), its embeddings as one layer more: kernels of GPUs mostly keep less.

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calmix.data import write_text
-from calmix.training.averaging import Averaged
 from calmix.training.launching import from_main, over_all, share_statistics
 from calmix.training.sharding import Shards
 from calmix.training.state import latest, load_optimizer, optimizer_tensors, save_state
@@ -59,10 +58,9 @@ class Keeper:
         out: Path | None,
         *,
         minutes: float,
-        averaged: Averaged | None = None,
         shards: Shards | None = None,
     ) -> None:
-        self.model, self.stepper, self.out, self.averaged = model, stepper, out, averaged
+        self.model, self.stepper, self.out = model, stepper, out
         self.main, self.shards = stepper.accelerator.is_main_process, shards
         self.every, self.began = 60 * minutes, time.monotonic()
         self.saved = self.began
@@ -86,8 +84,6 @@ class Keeper:
         load_optimizer(self.stepper.optimizer, tensors["optimizer"])
         if self.stepper.guidance is not None and "guidance" in tensors:
             self.stepper.guidance.load(tensors["guidance"])
-        if self.averaged is not None and "averaged" in tensors:
-            self.averaged.load(tensors["averaged"])
         if self.main:
             self.stepper.restart(self.run.rows, self.run.loss)
 
@@ -177,8 +173,6 @@ class Keeper:
             groups["best"] = self.best
         if self.stepper.guidance is not None:
             groups["guidance"] = self.stepper.guidance.tensors()
-        if self.averaged is not None and self.averaged.means:
-            groups["averaged"] = self.averaged.tensors()
         if self.shards is None:
             return groups
         return {group: self._sharded(group, held, self.shards.whole) for group, held in groups.items()}

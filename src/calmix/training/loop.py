@@ -20,7 +20,6 @@ from torch import nn
 from calmix.errors import TrainingError
 from calmix.mixing import Recipe
 from calmix.models import Packed, Pixels, predict_logits
-from calmix.training.averaging import Averaged
 from calmix.training.batches import TrainingSet, epoch_steps
 from calmix.training.cutting import read_cuts
 from calmix.training.evaluating import json_safe
@@ -75,7 +74,6 @@ def fit(
     select: Selection,
     patience: int,
     seed: int,
-    average: float = 0.0,
     out: Path | None = None,
     checkpoint_minutes: float = 10.0,
     checkpoint_epochs: int = 0,
@@ -86,8 +84,7 @@ def fit(
 
     `batch_size` is what one update sees, over all processes and accumulated parts, so that neither changes the
     result (recipes that pair inside a batch pair inside a part of it). With `out`, `log.jsonl` is kept there,
-    and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first. With `average`,
-    what is measured and kept at each epoch's end are the weights averaged over about that share of the run.
+    and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first.
     """
     trained, updates, shards = trainable(model, accelerator, optimizer, lr=lr, weight_decay=weight_decay)
     stepper = Stepper(
@@ -116,8 +113,7 @@ def fit(
     cuts = read_cuts(out, accumulate=accumulate, batch_size=batch_size)
     steps = epochs * per_epoch
     rate_at = partial(learning_rate, steps=steps, peak=lr, warmup=warmup, schedule=schedule)
-    averaged = Averaged([trained], average, steps)
-    keeper = Keeper(model, stepper, out, minutes=checkpoint_minutes, averaged=averaged, shards=shards)
+    keeper = Keeper(model, stepper, out, minutes=checkpoint_minutes, shards=shards)
     keeper.resume()
     run, polled = keeper.run, time.monotonic()
 
@@ -150,7 +146,6 @@ def fit(
                     position = run.epoch * per_epoch + run.batch * per_epoch / len(batches)
                     with cuts.watching(run.step, since=keeper.kept):
                         stepper.step(parts, run.step, rate_at(position))
-                    averaged.update()
                     run.step, run.batch = run.step + 1, run.batch + 1
                     settled = alone
                     ask = run.step % _ASK == 0 or run.batch == len(batches)
@@ -159,8 +154,7 @@ def fit(
                         raise KeyboardInterrupt
                 poll()
                 settled = False
-                share_statistics(model, accelerator)
-                with averaged.in_place(), nullcontext() if shards is None else shards.put_together():
+                with nullcontext() if shards is None else shards.put_together():
                     keeper.judge(_end_of_epoch(keeper, dev, accelerator, select))
                 settled = True
                 keeper.log()
@@ -238,7 +232,7 @@ def _end_of_epoch(
 ) -> float:
     """Measure the dev set, write the epoch into the history and begin the next; return what this one is worth."""
     run = keeper.run
-    share_statistics(keeper.model, accelerator)  # again: these may be averages along the run
+    share_statistics(keeper.model, accelerator)
     rows, loss = over_all(run.rows, run.loss)
     entry, worth = epoch_entry(keeper.model, dev, accelerator, select, run=run, loss=loss / max(1, rows))
     guidance = keeper.stepper.guidance

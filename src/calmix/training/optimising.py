@@ -148,7 +148,6 @@ _BETWEEN = {
     "weight_decay": (0.0, 1.0),
     "warmup": (0.0, 1.0),
     "clip": (0.0, math.inf),
-    "average": (0.0, 1.0),
     "checkpoint_minutes": (0.0, math.inf),
 }
 _INSIDE = {"dev_fraction": (0.0, 1.0), "guarantee": (0.0, 1.0)}

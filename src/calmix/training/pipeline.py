@@ -76,7 +76,6 @@ def stages(
     stream: bool | None = None,
     select: Selection = "nll-ts",
     patience: int = 0,
-    average: float | None = None,
     class_weights: ClassWeights | None = None,
     seed: int = 0,
     bins: int = 15,
@@ -137,8 +136,6 @@ def stages(
             if memory does not hold them. The result is the same.
         select: the epoch that is kept: by dev NLL after temperature, NLL, accuracy, MCC, or the last.
         patience: stop after this many epochs without a better one; 0 never does.
-        average: keep the weights averaged over about this share of the run; 0 takes them as they are. None leaves it to
-            the recipe, and most of them do not average.
         class_weights: `balanced`, or weights by label name.
         seed: decides everything random.
         bins: of the calibration errors.
@@ -182,7 +179,6 @@ def stages(
                 "select": select,
                 "patience": patience,
                 "seed": seed,
-                "average": method.average if average is None else average,
             },
             pretrained,
         )
@@ -214,7 +210,6 @@ def stages(
         "model": os.fspath(model),
         "model_hash": reused("identity", pretrained, partial(identity, pretrained)),
         **hyper,
-        "average": hyper["average"] or None,
         "optimizer": None if hyper["optimizer"] == "adamw" else hyper["optimizer"],
         **measures,
         **(looks if sets.train.kind == "image" else {}),
@@ -274,7 +269,6 @@ def stages(
         if two_runs:
             settings = {
                 **hyper,
-                "average": 0.0,
                 **saving,
                 "gradient_checkpointing": gradient_checkpointing,
                 "on_progress": on_progress,

@@ -15,7 +15,7 @@ from calmix.models import anatomy
 from calmix.training.launching import placed, sharding_asked
 from calmix.training.optimising import OptimizerName, optimizer_for
 
-__all__ = ["Shards", "local", "trainable"]
+__all__ = ["Shards", "trainable"]
 
 
 class Shards:
@@ -58,7 +58,7 @@ class Shards:
             fully_shard(self.model.get_submodule(path), **settings)
         fully_shard(self.model, **settings)
         self.sharded: list[Any] = list(self.model.parameters())
-        self.weights = [local(p).requires_grad_(p.requires_grad) for p in self.sharded]
+        self.weights = [_local(p).requires_grad_(p.requires_grad) for p in self.sharded]
         self.owners: dict[str, Any] = dict(self.model.named_parameters(remove_duplicate=False))
         self.order: list[Any] = []
 
@@ -86,7 +86,7 @@ class Shards:
 
     def named(self) -> dict[str, Tensor]:
         """Return what this process has of the model's weights, by name; and the buffers, of which each has all."""
-        return {name: local(tensor) for name, tensor in self.model.state_dict().items()}
+        return {name: _local(tensor) for name, tensor in self.model.state_dict().items()}
 
     @torch.no_grad()
     def load(self, parts: Mapping[str, Tensor]) -> None:
@@ -98,7 +98,7 @@ class Shards:
     def whole(self, group: str, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what the parts of all processes make, on the main one; nothing on others, which must ask too.
 
-        `group` says what they are: `weights` or `best`, `optimizer`, or `averaged`.
+        `group` says what they are: `weights` or `best`, or `optimizer`.
         """
         found: dict[str, Tensor] = {}
         for name, part in parts.items():
@@ -142,10 +142,9 @@ class Shards:
         """Return the sharded weight that a tensor is, or belongs to; None for those of which every process has all."""
         if tensor.dim() == 0:  # counters: no weight is a single number
             return None
-        first, _, rest = name.partition(".")
         if group == "optimizer":
-            return self.order[int(first)]
-        return self.owners.get(rest if group == "averaged" else name)
+            return self.order[int(name.partition(".")[0])]
+        return self.owners.get(name)
 
 
 def trainable(
@@ -164,7 +163,7 @@ def trainable(
     return shards.model, optimizer, shards
 
 
-def local(tensor: Any) -> Tensor:
+def _local(tensor: Any) -> Tensor:
     """Return what this process has of a tensor: the same memory."""
     plain = tensor.detach()
     return plain._local_tensor if hasattr(plain, "_local_tensor") else plain  # type: ignore[no-any-return]

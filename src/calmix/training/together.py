@@ -14,7 +14,6 @@ from calmix.dynamics import Recorder
 from calmix.errors import TrainingError
 from calmix.mixing import RECIPES, Step
 from calmix.models import reads_pixels
-from calmix.training.averaging import Averaged
 from calmix.training.batches import epoch_steps_together
 from calmix.training.guiding import Guidance
 from calmix.training.halves import Ready, Run, begun, ended
@@ -211,7 +210,6 @@ def fit_together(runs: Sequence[Ready]) -> list[Fit | Exception] | None:
     per_epoch = sum(1 for _ in layout(0, signals=[run.guidance.columns for run in runs]))
     steps = hyper["epochs"] * per_epoch
     rate_at = partial(learning_rate, steps=steps, peak=hyper["lr"], warmup=hyper["warmup"], schedule=hyper["schedule"])
-    averaged = Averaged(models, hyper["average"], steps)
     number = 0
     with interrupts_held() as interrupted:
         for epoch in range(hyper["epochs"]):
@@ -222,14 +220,12 @@ def fit_together(runs: Sequence[Ready]) -> list[Fit | Exception] | None:
             for place, parts in enumerate(batches):
                 stepper.step(parts, number, rate_at((epoch + place / len(batches)) * per_epoch))
                 number += 1
-                averaged.update()
                 if interrupted():
                     raise Interrupted(f"stopped at step {number} of {steps}, not saved")
                 if time.monotonic() - polled >= _POLL:
                     _tell(first, stepper, keepers[0], epoch, number, steps)
                     polled = time.monotonic()
-            with averaged.in_place():
-                _end_of_epoch(runs, keepers, stepper, guidance, number, failed)
+            _end_of_epoch(runs, keepers, stepper, guidance, number, failed)
             _tell(first, stepper, keepers[0], epoch, number, steps)
             stepper.restart()
     seconds = (time.monotonic() - began) / len(runs)
