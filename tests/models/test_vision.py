@@ -47,7 +47,7 @@ def test_what_a_checkpoint_leaves_open_is_taken_from_its_configuration_and_measu
 
 def test_every_architecture_gets_a_head_for_the_labels(image_architecture: str, image_checkpoint: Checkpoint) -> None:
     names = ("a", "b", "c", "d")
-    model = load_for_images(str(image_checkpoint(image_architecture)), label_names=names, how=_HOW)
+    model = load_for_images(str(image_checkpoint(image_architecture)), label_names=names, how=_HOW)[0]
     assert label_names_of(model) == names
     assert model(torch.zeros(2, 3, 8, 8)).logits.shape == (2, 4)
 
@@ -57,7 +57,7 @@ def test_what_is_pretrained_stays_and_the_head_is_drawn_from_the_seed(image_chec
     found = []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
-        found.append(load_for_images(folder, label_names=("a", "b"), how=_HOW).state_dict())
+        found.append(load_for_images(folder, label_names=("a", "b"), how=_HOW)[0].state_dict())
     body = [name for name in found[0] if name.startswith("body")]
     assert all(torch.equal(found[0][name], found[2][name]) for name in body)
     assert torch.equal(found[0]["classifier.weight"], found[1]["classifier.weight"])

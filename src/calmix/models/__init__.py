@@ -7,6 +7,7 @@ from calmix.models.classifier import KIND, Classifier, checkpoint_of, load_one, 
 from calmix.models.dropping import Dropout
 from calmix.models.encoding import Packed, counts_from_padding, depends_on_padding, encode, usable_length
 from calmix.models.ensembles import Ensemble, Predictor, load, save_ensemble
+from calmix.models.fitted_head import FACTOR, FittedHead, HeadStart, fit_head_to
 from calmix.models.folding import fold, folded_temperature
 from calmix.models.loading import (
     SMALL,
@@ -16,9 +17,11 @@ from calmix.models.loading import (
     label_names_of,
     load_for_training,
     load_trained,
+    load_with_head,
     resolve,
     save,
 )
+from calmix.models.mean_pooling import Pooling, add_mean_pooling
 from calmix.models.outlining import outline
 from calmix.models.pixels import Augment, Pixels, Preparation, measured, pack_images
 from calmix.models.predicting import Arithmetic, predict_logits
@@ -28,6 +31,7 @@ from calmix.models.vision import load_for_images, preparation_for
 from calmix.models.wordlevel import is_sentence_cnn, with_vectors, word_notes
 
 __all__ = [
+    "FACTOR",
     "KIND",
     "SMALL",
     "Anatomy",
@@ -38,11 +42,15 @@ __all__ = [
     "Dropout",
     "Edit",
     "Ensemble",
+    "FittedHead",
+    "HeadStart",
     "Packed",
     "Pixels",
+    "Pooling",
     "Predictor",
     "Preparation",
     "Site",
+    "add_mean_pooling",
     "anatomy",
     "averages_scores",
     "begins_random",
@@ -51,6 +59,7 @@ __all__ = [
     "counts_from_padding",
     "depends_on_padding",
     "encode",
+    "fit_head_to",
     "fold",
     "folded_temperature",
     "head_input",
@@ -65,6 +74,7 @@ __all__ = [
     "load_for_training",
     "load_one",
     "load_trained",
+    "load_with_head",
     "log_probabilities",
     "mean_logits",
     "measured",

@@ -114,9 +114,9 @@ def fit_head_to(
     intercept = head.bias is not None
     design = _design(train, targets, rows, packed.counts, intercept)
     out_of_fold = None
-    if held is not None and dev is not None and folds is None:
-        fitted, _ = best_strength(design, judged := _design(held, dev[1], None, dev[0].counts, intercept))
-        strength = fitted.strength
+    judged = None if held is None or dev is None else _design(held, dev[1], None, dev[0].counts, intercept)
+    if judged is not None and folds is None:
+        fitted, _ = best_strength(design, judged)
     else:
         labels = targets[torch.from_numpy(rows).to(targets.device)].argmax(1).cpu().numpy()
         if packed.counts is not None:
@@ -130,12 +130,11 @@ def fit_head_to(
         else:
             strength = 1.0
         fitted = fit_logistic_regression(design, strength=strength)
-        judged = None if held is None or dev is None else _design(held, dev[1], None, dev[0].counts, intercept)
     weights[f"{parts.head}.weight"] = fitted.weight
     if intercept:
         weights[f"{parts.head}.bias"] = fitted.bias
     said_of_dev = None if judged is None else fitted.logits(judged).float().cpu().numpy()
-    return FittedHead(weights, parts.head, strength, said_of_dev, out_of_fold)
+    return FittedHead(weights, parts.head, fitted.strength, said_of_dev, out_of_fold)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,9 +155,9 @@ class _Watch:
     def __init__(self, model: nn.Module, parts: Anatomy) -> None:
         self.model, self.parts = model, parts
         self.activation: Callable[[Tensor], Tensor] | None = None
-        self.read: list[Tensor] = []
-        self.inner: list[tuple[Tensor, Tensor]] = []
-        self.hidden: list[Tensor] = []
+        self.read: list[Any] = []
+        self.inner: list[Any] = []
+        self.hidden: list[Any] = []
 
     def look(
         self,
@@ -182,7 +181,8 @@ class _Watch:
             if before is not None and means is not None:
                 found[1].append((where, before))
                 found[2].append((where, means))
-            self.read.clear(), self.inner.clear(), self.hidden.clear()
+            for seen in (self.read, self.inner, self.hidden):
+                seen.clear()
 
         predict_logits(self.model, packed, rows=rows, precision=precision, progress=progress, visit=visit)
         total = int(counts.sum())
@@ -279,7 +279,7 @@ def _design(
 
 
 def _subset(targets: Tensor, counts: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Return the rows that a head is fitted to: all that count, or as many as are looked at, each label with a share."""
+    """Return the rows that a head is fitted to: all that count, or a bounded share of each label."""
     there = np.flatnonzero((targets.sum(1) > 0).cpu().numpy())
     most = _MOST if counts is None else int(_MOST / counts.mean())
     if len(there) <= most:

@@ -28,8 +28,8 @@ def hastened(model: nn.Module, sample: Callable[[], dict[str, Tensor]], *, whole
     """Inside the block, have a model in evaluation mode predict faster in float32 on a processor, if its kind is known.
 
     Weights lie as oneDNN wants them, GELU is part of the product before it, and of the last layer only that is computed
-    which the head reads, unless the `whole` of it is wanted. `sample` makes the inputs that the first model of a kind is
-    tried on: should it not say the same, it is left as it is.
+    which the head reads, unless the `whole` of it is wanted. `sample` makes the inputs that the first model of a kind
+    is tried on: should it not say the same, it is left as it is.
     """
     layers = _layers_of(model)
     if layers and type(model) not in _TRIED:

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -21,24 +22,29 @@ from calmix.data.connecting import from_cache_if_unreachable
 from calmix.data.files import naming
 from calmix.data.origin import check_no_address
 from calmix.errors import InputError
-from calmix.models.anatomy import anatomy
+from calmix.models.anatomy import anatomy, head_of
 from calmix.models.encoding import counts_from_padding
 from calmix.models.folding import forget_temperature
+from calmix.models.mean_pooling import Pooling, add_mean_pooling
 from calmix.models.reaching import check_reachable, hub_files, meant
 from calmix.models.wordlevel import fresh_sentence_cnn, is_sentence_cnn, sentence_cnn_identity
 
 __all__ = [
     "SMALL",
+    "Loading",
     "begins_random",
     "called",
     "class_for_texts",
     "config_of",
     "identity",
     "is_multiple_choice",
+    "keep_head",
+    "known_labels",
     "label_names_of",
     "line_of",
     "load_for_training",
     "load_trained",
+    "load_with_head",
     "name_classes",
     "refuse_other_heads",
     "resolve",
@@ -102,22 +108,47 @@ def identity(name: str) -> str:
     return f"{name}@{getattr(config_of(name), '_commit_hash', None)}"
 
 
+@dataclass(frozen=True, eq=False)
+class Loading:
+    """A network that was loaded to be trained."""
+
+    model: nn.Module
+    tokenizer: Any
+    trained_head: bool
+    """Whether its head comes from the checkpoint, trained for these very labels."""
+
+
 def load_for_training(
     name: str, *, label_names: tuple[str, ...], choices: bool = False, examples: Examples | None = None
 ) -> tuple[nn.Module, Any]:
+    """Return a model with a head for these labels, in float32, and its tokenizer: see `load_with_head`."""
+    loaded = load_with_head(name, label_names=label_names, choices=choices, examples=examples)
+    return loaded.model, loaded.tokenizer
+
+
+def load_with_head(
+    name: str,
+    *,
+    label_names: tuple[str, ...],
+    choices: bool = False,
+    examples: Examples | None = None,
+    pooling: Pooling = "first",
+) -> Loading:
     """Return a model with a head for these labels, in float32, and its tokenizer.
 
-    `name` is a folder or a name on the Hugging Face hub. A head that is missing or has another size is drawn
-    anew from torch's global random state: seed it first. A decoder without a padding token lends its
+    `name` is a folder or a name on the Hugging Face hub. A trained head for the same labels is kept, whatever their
+    order. One that is missing or for others is drawn anew from torch's global random state: seed it first; the network
+    then reads a text by its `pooling`, if its architecture can. A decoder without a padding token lends its
     end-of-sequence token, in the config too: that is how it finds where a text ends. `examples` is the training set,
     which a sentence CNN has its words from.
     """
     if is_sentence_cnn(name):
         if examples is None:
             raise InputError(f"{name}: has its words from a training set, and none was given")
-        return fresh_sentence_cnn(name, examples, label_names=label_names)
+        return Loading(*fresh_sentence_cnn(name, examples, label_names=label_names), trained_head=False)
     auto, config = class_for_texts(name, choices=choices)
     tokenizer = tokenizer_of(name)
+    before = known_labels(config)
     if not choices:
         name_classes(config, label_names)
     forget_temperature(config)
@@ -131,7 +162,32 @@ def load_for_training(
             f"they are not those of a {config.model_type} model"
         )
     _fit_together(name, model, tokenizer)
-    return model, tokenizer
+    is_new = f"{parts.head}.weight" in drawn
+    trained = not is_new and (choices or keep_head(model, before, label_names))
+    if is_new and pooling == "mean":
+        add_mean_pooling(model)
+    return Loading(model, tokenizer, trained)
+
+
+def known_labels(config: Any) -> tuple[str, ...]:
+    """Return the class names of a checkpoint's config, in the order of its logits."""
+    return tuple(str(config.id2label[k]) for k in sorted(config.id2label))
+
+
+def keep_head(model: nn.Module, before: tuple[str, ...], label_names: tuple[str, ...]) -> bool:
+    """Return whether a checkpoint's head is for these labels: its rows are put in their order; any other is redrawn."""
+    head = head_of(model)
+    with torch.no_grad():
+        if sorted(before) == sorted(label_names):
+            order = [before.index(name) for name in label_names]
+            head.weight.copy_(head.weight[order].clone())
+            if head.bias is not None:
+                head.bias.copy_(head.bias[order].clone())
+            return True
+        nn.init.normal_(head.weight, std=getattr(model.config, "initializer_range", 0.02))
+        if head.bias is not None:
+            nn.init.zeros_(head.bias)
+    return False
 
 
 def name_classes(config: Any, label_names: tuple[str, ...]) -> None:
@@ -206,8 +262,7 @@ def label_names_of(model: nn.Module) -> tuple[str, ...]:
     """Return the class names in the order of the logits; none for multiple choice."""
     if is_multiple_choice(model):
         return ()
-    names: dict[int, str] = model.config.id2label  # type: ignore[union-attr, assignment]
-    return tuple(str(names[i]) for i in sorted(names))
+    return known_labels(model.config)
 
 
 def refuse_other_heads(name: str, config: Any) -> None:

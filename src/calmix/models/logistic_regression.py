@@ -1,14 +1,22 @@
 """Multinomial logistic regression, and its conditional form for multiple choice, on a network's frozen features."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Design", "LogisticRegression", "best_strength", "cross_fitted", "fit_logistic_regression", "stratified_folds"]
+__all__ = [
+    "Design",
+    "LogisticRegression",
+    "best_strength",
+    "cross_fitted",
+    "fit_logistic_regression",
+    "stratified_folds",
+]
 
 # Strengths that are tried, each the C of scikit-learn for features of mean length 1.
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -73,11 +81,11 @@ def fit_logistic_regression(
     passes, not hundreds, even where a few directions are far longer than all others.
     """
     x, y = design.features, design.targets
-    rows = max(1.0, float(y.sum()))
+    total = max(1.0, float(y.sum()))
     biased = design.intercept and design.counts is None
     axes = _Axes.of(x, counted=None if design.counts is not None else y.sum(1) > 0, centred=biased)
     turned = axes.turn(x)
-    ridge = 1.0 / (strength * rows)
+    ridge = 1.0 / (strength * total)
     # The inverse root of each axis' curvature.
     scales = (_CURVATURE * axes.variances + ridge).rsqrt()
     outputs = 1 if design.counts is not None else y.shape[1]
@@ -87,42 +95,39 @@ def fit_logistic_regression(
         theta = axes.inward(start.weight) / scales[:, None]
         offset = start.bias + start.weight @ axes.mean
     elif biased:
-        offset = (y.sum(0).clamp_min(0.5) / rows).log()
-    width = max(1, _CHUNK // y.shape[1])
+        offset = (y.sum(0).clamp_min(0.5) / total).log()
+    theta.grad, offset.grad = torch.zeros_like(theta), torch.zeros_like(offset)
+    solver: Any = torch.optim.LBFGS(
+        [theta, offset] if biased else [theta],
+        max_iter=100,
+        tolerance_grad=1e-5,
+        tolerance_change=1e-7,
+        history_size=10,
+        line_search_fn="strong_wolfe",
+    )
 
-    with torch.inference_mode(False), torch.enable_grad():
-        theta, offset = theta.clone().requires_grad_(), offset.clone().requires_grad_()
-        turned, y = turned.clone() if turned.is_inference() else turned, y.clone() if y.is_inference() else y
-        solver = torch.optim.LBFGS(
-            [theta, offset] if biased else [theta],
-            max_iter=100,
-            tolerance_grad=1e-5,
-            tolerance_change=1e-7,
-            history_size=10,
-            line_search_fn="strong_wolfe",
-        )
-
-        def loss() -> Tensor:
-            solver.zero_grad()
-            weights = scales[:, None] * theta
-            total = 0.5 * ridge * weights.square().sum()
+    def loss() -> Tensor:
+        """Return the loss; leave its gradient, which is short enough to be written down, with the parameters."""
+        weights = scales[:, None] * theta
+        value = 0.5 * ridge * weights.square().sum()
+        slope, slope_of_offset = ridge * weights, torch.zeros_like(offset)
+        for rows_here, sequences in _chunks(design):
+            scored = torch.addmm(offset, turned[sequences], weights)
             if design.counts is not None:
-                scored = _by_row((turned @ weights)[:, 0], design.counts, y.shape[1])
-                total = total + _cross_entropy(scored, y) / rows
-                total.backward()
-                return total.detach()
-            total.backward(retain_graph=True)
-            value = total.detach()
-            for start in range(0, len(turned), width):
-                scored = torch.addmm(offset, turned[start : start + width], weights)
-                part = _cross_entropy(scored, y[start : start + width]) / rows
-                part.backward(retain_graph=start + width < len(turned))
-                value = value + part.detach()
-            return value
+                scored = _by_row(scored[:, 0], design.counts[rows_here], y.shape[1])
+            logs, wanted = torch.log_softmax(scored, 1), y[rows_here]
+            value = value - (wanted * logs.clamp_min(-1e30)).sum() / total
+            error = (logs.exp() * wanted.sum(1, keepdim=True) - wanted) / total
+            if design.counts is not None:
+                error = error[_present(design.counts[rows_here], y.shape[1], error.device)][:, None]
+            slope = slope.addmm(turned[sequences].T, error)
+            slope_of_offset = slope_of_offset + error.sum(0)
+        theta.grad, offset.grad = scales[:, None] * slope, slope_of_offset
+        return value
 
-        solver.step(loss)
-    weight = axes.outward(scales[:, None] * theta.detach())
-    bias = offset.detach() - weight @ axes.mean if biased else torch.zeros(outputs, device=x.device, dtype=x.dtype)
+    solver.step(loss)
+    weight = axes.outward(scales[:, None] * theta)
+    bias = offset - weight @ axes.mean if biased else torch.zeros(outputs, device=x.device, dtype=x.dtype)
     return LogisticRegression(weight, bias, strength)
 
 
@@ -168,7 +173,7 @@ def cross_fitted(
 
 
 def stratified_folds(labels: NDArray[np.int64], parts: int, *, seed: int = 0) -> NDArray[np.int64]:
-    """Return which of several parts each row is in, the rows of a label spread evenly; −1: the only row of its label."""
+    """Return which of several parts each row is in, labels spread evenly; −1: a label's only row."""
     rng, folds = np.random.default_rng(seed), np.full(len(labels), -1, dtype=np.int64)
     turn = 0
     for label in np.unique(labels):
@@ -210,17 +215,26 @@ class _Axes:
         return self.axes.T @ weight.T * self.length
 
 
-def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    logs = torch.log_softmax(logits, 1)
-    return -(targets * logs.masked_fill(torch.isneginf(logs), 0.0)).sum()
+def _chunks(design: Design) -> Iterator[tuple[slice, slice]]:
+    """Yield slices of the rows, few enough to hold their logits at a time, and of their sequences."""
+    step = max(1, _CHUNK // design.targets.shape[1])
+    ends = None if design.counts is None else np.concatenate([[0], design.counts.cumsum()])
+    for start in range(0, len(design), step):
+        stop = min(start + step, len(design))
+        yield slice(start, stop), slice(start, stop) if ends is None else slice(int(ends[start]), int(ends[stop]))
 
 
 def _mean_cross_entropy(logits: Tensor, targets: Tensor) -> float:
-    return float(_cross_entropy(logits.double(), targets.double()) / targets.double().sum().clamp_min(1e-12))
+    logs, wanted = torch.log_softmax(logits.double(), 1).clamp_min(-1e30), targets.double()
+    return float(-(wanted * logs).sum() / wanted.sum().clamp_min(1e-12))
+
+
+def _present(counts: NDArray[np.int64], width: int, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.arange(width) < counts[:, None]).to(device)
 
 
 def _by_row(scores: Tensor, counts: NDArray[np.int64], width: int) -> Tensor:
     """Return the scores of sequences as [rows, choices]; −inf where a row has fewer."""
-    present = torch.from_numpy(np.arange(width) < counts[:, None]).to(scores.device)
+    present = _present(counts, width, scores.device)
     rows = torch.full(present.shape, float("-inf"), device=scores.device, dtype=scores.dtype)
     return rows.masked_scatter(present, scores)

@@ -15,6 +15,8 @@ from calmix.models.loading import (
     begins_random,
     called,
     config_of,
+    keep_head,
+    known_labels,
     line_of,
     name_classes,
     refuse_other_heads,
@@ -56,8 +58,8 @@ def refuse_words(name: str) -> None:
         raise InputError(f"{name}: is a network for texts, and these are images; give {', '.join(SMALL)}, or another")
 
 
-def load_for_images(name: str, *, label_names: tuple[str, ...], how: Preparation) -> nn.Module:
-    """Return a classifier of images with a head for these labels, in float32.
+def load_for_images(name: str, *, label_names: tuple[str, ...], how: Preparation) -> tuple[nn.Module, bool]:
+    """Return a classifier of images with a head for these labels, in float32, and whether that head is trained.
 
     `name` is one of `SMALL`, a folder, or a name on the Hugging Face hub. What is not pretrained is drawn from
     torch's global random state: seed it first.
@@ -66,10 +68,11 @@ def load_for_images(name: str, *, label_names: tuple[str, ...], how: Preparation
         from calmix.models.convnets import convnet
 
         model: nn.Module = convnet(name, label_names=label_names, channels=how.channels)
+        trained = False
     else:
-        model = _pretrained(name, label_names)
+        model, trained = _pretrained(name, label_names)
     _check_reads(name, model, how)
-    return model
+    return model, trained
 
 
 def class_for_images(name: str) -> tuple[Any, Any]:
@@ -85,8 +88,9 @@ def class_for_images(name: str) -> tuple[Any, Any]:
     return AutoModelForImageClassification, config
 
 
-def _pretrained(name: str, label_names: tuple[str, ...]) -> nn.Module:
+def _pretrained(name: str, label_names: tuple[str, ...]) -> tuple[nn.Module, bool]:
     auto, config = class_for_images(name)
+    before = known_labels(config)
     name_classes(config, label_names)
     forget_temperature(config)
     model, drawn = weights_of(auto, name, config=config, ignore_mismatched_sizes=True)
@@ -96,7 +100,8 @@ def _pretrained(name: str, label_names: tuple[str, ...]) -> nn.Module:
             f"{name}: its weights lack {missing[0]} and {len(missing) - 1} more of the encoder's: "
             f"they are not those of a {config.model_type} model"
         )
-    return model
+    is_new = f"{anatomy(model).head}.weight" in drawn
+    return model, not is_new and keep_head(model, before, label_names)
 
 
 def _check_reads(name: str, model: nn.Module, how: Preparation) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,18 +18,20 @@ from calmix.models import (
     KIND,
     Packed,
     Pixels,
+    Pooling,
     Preparation,
     depends_on_padding,
     encode,
     is_sentence_cnn,
     load_for_images,
-    load_for_training,
+    load_with_head,
     measured,
     pack_images,
     preparation_for,
     usable_length,
     word_notes,
 )
+from calmix.models.loading import Loading
 
 __all__ = ["Loaded", "load_network"]
 
@@ -46,6 +48,8 @@ class Loaded:
     fill: Mapping[str, int]
     """What pairs of texts may be padded with."""
     notes: list[str]
+    trained_head: bool
+    """Whether its head comes from the checkpoint, trained for these very labels."""
 
 
 def load_network(
@@ -57,17 +61,20 @@ def load_network(
     image_size: int | None = None,
     stream: bool | None = None,
     gradient_checkpointing: bool = False,
+    pooling: Pooling = "first",
     columns: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """Return a network with a head for the labels of `sets["train"]`, drawn from the seed, and all sets read for it.
+    """Return a network with a head for the labels of `sets["train"]`, and all sets read for it.
 
-    Its config will say which `columns` were named.
+    A head that the checkpoint does not have is drawn from the seed; single texts are then pooled as asked. The
+    network's config will say which `columns` were named.
     """
     train = sets["train"]
     if train.kind == "image":
         loaded = _for_images(pretrained, sets, seed, image_size, stream)
     else:
-        loaded = _for_texts(pretrained, sets, seed, max_length)
+        # Two texts that are read together have no meaning of their own to take the mean of.
+        loaded = _for_texts(pretrained, sets, seed, max_length, pooling if train.kind == "text" else "first")
     if train.kind != "choices":
         setattr(loaded.network.config, KIND, train.kind)
     # Set, even to nothing: the checkpoint that was read may have been trained on other tables.
@@ -81,15 +88,16 @@ def load_network(
     return loaded
 
 
-def _for_texts(pretrained: str, sets: Mapping[str, Examples], seed: int, max_length: int) -> Loaded:
+def _for_texts(pretrained: str, sets: Mapping[str, Examples], seed: int, max_length: int, pooling: Pooling) -> Loaded:
     names, choices = sets["train"].label_names, sets["train"].kind == "choices"
 
-    def load() -> tuple[nn.Module, Any]:
+    def load() -> Loading:
         torch.manual_seed(seed)
-        return load_for_training(pretrained, label_names=names, choices=choices, examples=sets["train"])
+        return load_with_head(pretrained, label_names=names, choices=choices, examples=sets["train"], pooling=pooling)
 
     words = f"{pretrained} {sets['train'].digest()}" if is_sentence_cnn(pretrained) else pretrained
-    network, tokenizer = reused("network", (words, names, choices, seed), load, copied=_copied)
+    loading = reused("network", (words, names, choices, seed, pooling), load, copied=_copied)
+    network, tokenizer = loading.model, loading.tokenizer
     # Wherever the checkpoint goes, texts are cut where they were cut in training.
     limit = tokenizer.model_max_length = usable_length(tokenizer, network.config, max_length)
     packed: dict[str, Packed | Pixels] = {
@@ -106,7 +114,7 @@ def _for_texts(pretrained: str, sets: Mapping[str, Examples], seed: int, max_len
         kind = config.model_type
         note = f"{kind} answers otherwise to a text beside longer ones: predict texts of one length together, as we do"
         notes = [*notes, note]
-    return Loaded(network, tokenizer, packed, fill_tokens(tokenizer), notes)
+    return Loaded(network, tokenizer, packed, fill_tokens(tokenizer), notes, loading.trained_head)
 
 
 def _for_images(
@@ -120,12 +128,12 @@ def _for_images(
         return measured(pixels, how) if unmeasured else (pixels, how)
 
     # The network first: whether it can read such images is known before any is decoded.
-    def load() -> nn.Module:
+    def load() -> tuple[nn.Module, bool]:
         torch.manual_seed(seed)
         return load_for_images(pretrained, label_names=train.label_names, how=how)
 
     key = (pretrained, train.label_names, how, seed)
-    network = reused("network", key, load, copied=copy.deepcopy)
+    network, trained_head = reused("network", key, load, copied=copy.deepcopy)
     pixels, how = reused("pixels", (how, unmeasured, stream, train.digest()), packed_train)
     packed: dict[str, Packed | Pixels] = {"train": pixels}
     for name, examples in sets.items():
@@ -135,7 +143,7 @@ def _for_images(
     notes = _size_notes(train, how)
     if pixels.stream is not None and not stream:
         notes.append("images are more than memory holds: they are decoded anew in every epoch")
-    return Loaded(network, how, packed, {}, notes)
+    return Loaded(network, how, packed, {}, notes, trained_head)
 
 
 def _size_notes(train: Examples, how: Preparation) -> list[str]:
@@ -145,6 +153,6 @@ def _size_notes(train: Examples, how: Preparation) -> list[str]:
     return [f"images are scaled to {how.width} × {how.height} pixels (--image-size)"]
 
 
-def _copied(loaded: tuple[nn.Module, Any]) -> tuple[nn.Module, Any]:
+def _copied(loading: Loading) -> Loading:
     """Return a model to change, and a tokenizer whose settings, though not its vocabulary, are its own."""
-    return copy.deepcopy(loaded[0]), copy.copy(loaded[1])
+    return replace(loading, model=copy.deepcopy(loading.model), tokenizer=copy.copy(loading.tokenizer))
