@@ -5,7 +5,7 @@ from calmix.data.examples import Examples
 from calmix.data.files import atomic_path, open_bytes, write_json, write_text
 from calmix.data.hygiene import Duplicates, duplicates, hygiene_lines, leakage
 from calmix.data.reading import read_examples
-from calmix.data.splits import split_examples
+from calmix.data.splits import fold_examples, split_examples
 from calmix.data.tables import read_table, write_table, write_tables
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "apply_decisions",
     "atomic_path",
     "duplicates",
+    "fold_examples",
     "hygiene_lines",
     "leakage",
     "open_bytes",

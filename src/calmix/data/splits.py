@@ -9,7 +9,7 @@ from calmix.data.examples import Examples
 from calmix.data.keys import folded_keys, groups_of
 from calmix.errors import InputError
 
-__all__ = ["names_of_split", "split_examples"]
+__all__ = ["fold_examples", "names_of_split", "split_examples"]
 
 _NAMES = {"test": ("test", "t10k"), "dev": ("dev", "validation", "valid", "val")}
 
@@ -35,11 +35,7 @@ def split_examples(examples: Examples, *, dev_fraction: float = 0.1, seed: int =
             f"{source}: {len(examples)} rows with {len(keys)} different texts are too few to set some aside; "
             "give a dev file"
         )
-    sizes = np.bincount(group)
-    # The index of the right choice is no class to be balanced.
-    labels = np.zeros_like(group) if examples.kind == "choices" else examples.labels
-    label_of_group = _majority(group, labels, len(keys))
-    strata = [_drawn(np.flatnonzero(label_of_group == label), keys, seed) for label in np.unique(label_of_group)]
+    sizes, strata = np.bincount(group), _strata(examples, group, keys, seed)
     quotas = _quotas(np.array([sizes[stratum].sum() for stratum in strata]), dev_fraction)
     aside = np.zeros(len(keys), dtype=bool)
     for stratum, quota in zip(strata, quotas, strict=True):
@@ -47,6 +43,38 @@ def split_examples(examples: Examples, *, dev_fraction: float = 0.1, seed: int =
     if not aside.any():
         raise InputError(f"{source}: no label has two different texts, so none can be set aside; give a dev file")
     return examples.take(np.flatnonzero(~aside[group])), examples.take(np.flatnonzero(aside[group]))
+
+
+def fold_examples(examples: Examples, folds: int, *, seed: int = 0) -> NDArray[np.int64]:
+    """Return which of several folds each row is in, each with about the same share of each label.
+
+    Rows whose texts are the same but for case and white space are in one fold. The only text of a label is in none: −1.
+    Who is where depends on the texts and the seed, not on the order of the rows.
+    """
+    if folds < 2:
+        raise InputError(f"--folds must be 2 or more, not {folds}")
+    group, keys = groups_of(folded_keys(examples.table))
+    fold_of_group = np.full(len(keys), -1, dtype=np.int64)
+    turn = 0
+    for stratum in _strata(examples, group, keys, seed):
+        if len(stratum) > 1:
+            fold_of_group[stratum] = (turn + np.arange(len(stratum))) % folds
+            turn += len(stratum)
+    found = np.asarray(fold_of_group[group])
+    if len(np.unique(found[found >= 0])) < folds:
+        raise InputError(
+            f"{examples.source or 'examples'}: {len(examples)} rows with {len(keys)} different texts are too few for "
+            f"{folds} folds; give a dev file"
+        )
+    return found
+
+
+def _strata(examples: Examples, group: NDArray[np.int64], keys: list[str], seed: int) -> list[NDArray[np.int64]]:
+    """Return the groups of each label in an order that their texts and the seed decide."""
+    # The index of the right choice is no class to be balanced.
+    labels = np.zeros_like(group) if examples.kind == "choices" else examples.labels
+    label_of_group = _majority(group, labels, len(keys))
+    return [_drawn(np.flatnonzero(label_of_group == label), keys, seed) for label in np.unique(label_of_group)]
 
 
 def _majority(group: NDArray[np.int64], labels: NDArray[np.int64], count: int) -> NDArray[np.int64]:

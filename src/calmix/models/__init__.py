@@ -1,6 +1,6 @@
 """Checkpoints in and out, and where in them the embeddings, layers and head are."""
 
-from calmix.models.anatomy import Anatomy, anatomy, averages_scores, head_of, reads_pixels
+from calmix.models.anatomy import Anatomy, anatomy, averages_scores, head_of, reads_pixels, scale_head
 from calmix.models.averaging import columns_for, mean_logits
 from calmix.models.beside import Beside, read_beside, write_beside
 from calmix.models.classifier import KIND, Classifier, checkpoint_of, load_one, log_probabilities
@@ -20,6 +20,7 @@ from calmix.models.loading import (
     load_with_head,
     resolve,
     save,
+    width_of,
 )
 from calmix.models.mean_pooling import Pooling, add_mean_pooling
 from calmix.models.outlining import outline
@@ -90,8 +91,10 @@ __all__ = [
     "rewriting",
     "save",
     "save_ensemble",
+    "scale_head",
     "site_of_layer",
     "usable_length",
+    "width_of",
     "with_vectors",
     "word_notes",
     "write_beside",

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+import torch
 from torch import nn
 
 from calmix.errors import InputError
 
-__all__ = ["Anatomy", "anatomy", "averages_scores", "head_of", "reads_pixels"]
+__all__ = ["Anatomy", "anatomy", "averages_scores", "head_of", "reads_pixels", "scale_head"]
 
 
 @dataclass(frozen=True)
@@ -115,3 +116,12 @@ def head_of(model: nn.Module) -> nn.Linear:
     head = model.get_submodule(anatomy(model).head)
     assert isinstance(head, nn.Linear)
     return head
+
+
+@torch.no_grad()
+def scale_head(model: nn.Module, factor: float) -> None:
+    """Multiply the weights and the bias of a classifier's head, in place."""
+    head = head_of(model)
+    head.weight.mul_(factor)
+    if head.bias is not None:
+        head.bias.mul_(factor)

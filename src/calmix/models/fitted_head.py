@@ -7,7 +7,7 @@ rows right already, which then teach the encoder nothing; at a tenth of it all r
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -33,8 +33,8 @@ __all__ = ["FACTOR", "FittedHead", "HeadStart", "fit_head_to"]
 HeadStart = Literal["fitted", "random"]
 """Where the head begins: fitted to the training data, or drawn at random."""
 
-FACTOR = 0.1
-"""What a fitted head is multiplied by before fine-tuning."""
+FACTOR = 0.125
+"""What a fitted head is multiplied by before fine-tuning: about a tenth, and exactly undone."""
 
 # So many sequences are looked at, at most: more change little, and memory is bounded.
 _MOST = 50_000
@@ -66,6 +66,12 @@ class FittedHead:
     """What the network says of the dev rows with this head."""
     fold_logits: NDArray[np.float32] | None
     """What was said of each training row by a head fitted without it, where that was asked: NaN where none was."""
+    rows: int
+    """How many rows it was fitted to."""
+
+    def on_cpu(self) -> "FittedHead":
+        """Return the same head in main memory, to be sent to other processes."""
+        return replace(self, weights={name: values.cpu() for name, values in self.weights.items()})
 
     def put_into(self, model: nn.Module, factor: float = 1.0) -> None:
         """Give a network this head, `factor` times its size."""
@@ -82,6 +88,7 @@ def fit_head_to(
     *,
     dev: tuple[Packed | Pixels, Tensor] | None = None,
     folds: NDArray[np.int64] | None = None,
+    choose_by_dev: bool = True,
     set_inner: bool = False,
     precision: Arithmetic = "fp32",
     progress: Callable[[int], None] | None = None,
@@ -95,6 +102,7 @@ def fit_head_to(
         dev: rows, with targets, that choose how strongly weights are penalised.
         folds: which part each row is in, −1 for those always learnt from: the penalty is then chosen, and
             `fold_logits` are made, by cross-fitting over these parts. Without them and without dev rows, five.
+        choose_by_dev: False takes no look at the labels of the dev rows, which are then told of alone.
         set_inner: set the dense layer before the head, too, so that it imitates the mean-pooled text.
         precision: of the network's arithmetic.
         progress: called with the number of rows after each batch.
@@ -115,7 +123,7 @@ def fit_head_to(
     design = _design(train, targets, rows, packed.counts, intercept)
     out_of_fold = None
     judged = None if held is None or dev is None else _design(held, dev[1], None, dev[0].counts, intercept)
-    if judged is not None and folds is None:
+    if judged is not None and choose_by_dev and folds is None:
         fitted, _ = best_strength(design, judged)
     else:
         labels = targets[torch.from_numpy(rows).to(targets.device)].argmax(1).cpu().numpy()
@@ -134,7 +142,7 @@ def fit_head_to(
     if intercept:
         weights[f"{parts.head}.bias"] = fitted.bias
     said_of_dev = None if judged is None else fitted.logits(judged).float().cpu().numpy()
-    return FittedHead(weights, parts.head, fitted.strength, said_of_dev, out_of_fold)
+    return FittedHead(weights, parts.head, fitted.strength, said_of_dev, out_of_fold, len(rows))
 
 
 @dataclass(frozen=True, eq=False)

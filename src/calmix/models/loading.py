@@ -51,6 +51,7 @@ __all__ = [
     "save",
     "tokenizer_of",
     "weights_of",
+    "width_of",
 ]
 
 SMALL = ("resnet18", "resnet34", "resnet50", "resnext101", "vgg16")
@@ -188,6 +189,14 @@ def keep_head(model: nn.Module, before: tuple[str, ...], label_names: tuple[str,
         if head.bias is not None:
             nn.init.zeros_(head.bias)
     return False
+
+
+def width_of(name: str) -> int:
+    """Return how wide a pretrained network is: the numbers it has for each token, or for an image at the end."""
+    config = config_of(name)
+    shape = config.get_text_config()
+    sizes = getattr(shape, "hidden_sizes", None)
+    return int(getattr(shape, "hidden_size", None) or (sizes[-1] if sizes else 768))
 
 
 def name_classes(config: Any, label_names: tuple[str, ...]) -> None:

@@ -5,12 +5,10 @@ from typing import Any
 
 from calmix.models import begins_random, is_sentence_cnn
 
-__all__ = ["with_defaults"]
+__all__ = ["is_pretrained", "with_defaults"]
 
 _PRETRAINED: dict[str, Any] = {
     "optimizer": "adamw",
-    "epochs": 3,
-    "batch_size": 32,
     "weight_decay": 0.0,
     "warmup": 0.1,
     "schedule": "linear",
@@ -36,14 +34,39 @@ _SENTENCE_CNN: dict[str, Any] = {
     "schedule": "constant",
     "clip": 1.0,
 }
-_RATES = {(False, "adamw"): 5e-5, (False, "sgd"): 1e-2, (True, "adamw"): 1e-3, (True, "sgd"): 0.02}
+_RATES = {"adamw": 1e-3, "sgd": 0.02}
+
+# The schedule of pretrained networks: a run sees so many rows at least, in so many epochs at most; below so many rows
+# batches are smaller, and there or with so many classes steps are larger. The rate is that of networks of this width.
+_SEEN, _LEAST, _MOST = 15_000, 3, 20
+_FEW_ROWS, _MANY_CLASSES = 2_000, 50
+_RATE, _WIDTH = 5e-5, 384
 
 
-def with_defaults(given: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """Return training settings with those that are None replaced by what suits the model."""
-    words = is_sentence_cnn(model)
-    random = words or begins_random(model)
-    usual = dict(_SENTENCE_CNN if words else _RANDOM if random else _PRETRAINED)
-    optimizer = given["optimizer"] if given.get("optimizer") is not None else usual["optimizer"]
-    usual["lr"] = _RATES.get((random, optimizer), 5e-5)
+def is_pretrained(model: str) -> bool:
+    """Return whether a model comes with trained weights."""
+    return not (is_sentence_cnn(model) or begins_random(model))
+
+
+def with_defaults(given: Mapping[str, Any], model: str, *, rows: int, classes: int, width: int) -> dict[str, Any]:
+    """Return training settings with those that are None replaced by what suits the model and the data.
+
+    `rows` and `classes` are those of the training set (no class of multiple choice), `width` is the network's.
+    """
+    if is_pretrained(model):
+        usual = _PRETRAINED | _schedule(rows, classes, width, given.get("optimizer"))
+    else:
+        usual = dict(_SENTENCE_CNN if is_sentence_cnn(model) else _RANDOM)
+        usual["lr"] = _RATES.get(given.get("optimizer") or usual["optimizer"])
     return {name: usual.get(name) if value is None else value for name, value in given.items()}
+
+
+def _schedule(rows: int, classes: int, width: int, optimizer: str | None) -> dict[str, Any]:
+    """Return epochs, batch size and learning rate for so many rows and classes, and a network so wide."""
+    few = rows < _FEW_ROWS
+    rate = 1e-2 if optimizer == "sgd" else _RATE * _WIDTH / width
+    return {
+        "epochs": min(_MOST, max(_LEAST, -(-_SEEN // max(1, rows)))),
+        "batch_size": 16 if few else 32,
+        "lr": 2 * rate if few or classes >= _MANY_CLASSES else rate,
+    }

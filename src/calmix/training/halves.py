@@ -24,7 +24,7 @@ from calmix.training.folder import FinishedRun
 from calmix.training.guiding import Guidance
 from calmix.training.keeping import Fit
 from calmix.training.launching import processes
-from calmix.training.loop import Progress, fit
+from calmix.training.loop import Beginning, Progress, fit
 
 __all__ = ["Ready", "Run", "alone", "begun", "ended", "finished_run"]
 
@@ -54,13 +54,17 @@ class Ready:
     guidance: Guidance
     accelerator: Accelerator
     fill: Mapping[str, int]
-    dev: tuple[Packed | Pixels, NDArray[np.int64]]
+    dev: tuple[Packed | Pixels, NDArray[np.int64]] | None
     folder: Path
     config: Mapping[str, Any]
     hyper: Mapping[str, Any]
     saving: Mapping[str, Any]
     on_progress: Callable[[Progress], None] | None
     on_note: Callable[[str], None] | None
+    begin: Callable[[], Beginning | None] | None = None
+    """Gives the network the head that it begins with; None where that is random."""
+    last_epoch: int | None = None
+    """After which epoch to stop, where folds have chosen that."""
 
     def fit(self) -> Fit:
         """Train the network and leave it with the weights of its best epoch."""
@@ -73,6 +77,8 @@ class Ready:
             fill=self.fill,
             dev=self.dev,
             out=self.folder,
+            begin=self.begin,
+            last_epoch=self.last_epoch,
             on_progress=self.on_progress,
             on_note=self.on_note,
             **self.hyper,

@@ -13,12 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from calmix.data import write_text
+from calmix.models import scale_head
 from calmix.training.launching import from_main, over_all, share_statistics
 from calmix.training.sharding import Shards
 from calmix.training.state import latest, load_optimizer, optimizer_tensors, save_state
 from calmix.training.stepping import Stepper
 
 __all__ = ["Fit", "Keeper"]
+
+
+_NOT_SAVED = ("dev", "best_dev", "fold_logits", "notes")
 
 
 @dataclass
@@ -31,6 +35,8 @@ class Fit:
     step: int = 0
     best_epoch: int = 0
     best_score: float | None = None
+    head_factor: float = 1.0
+    """What the head was multiplied by after epoch 0 was judged, which is the network before fine-tuning."""
     loss: float = 0.0
     rows: int = 0
     seconds: float = 0.0
@@ -40,12 +46,14 @@ class Fit:
     """What the network said about the dev set at the end of the last epoch, unless that was in lower precision."""
     best_dev: NDArray[np.float32] | None = None
     """And of the best one, unless another process saw that."""
+    fold_logits: NDArray[np.float32] | None = None
+    """What was said of each training row by heads fitted without it, where that was asked."""
     notes: list[str] = field(default_factory=list)
     """What the user should know of how steps were taken."""
 
     def saved(self) -> dict[str, Any]:
         """Return what a checkpoint holds of it."""
-        return {name: value for name, value in vars(self).items() if name not in ("dev", "best_dev", "notes")}
+        return {name: value for name, value in vars(self).items() if name not in _NOT_SAVED}
 
 
 class Keeper:
@@ -111,11 +119,13 @@ class Keeper:
             self.best = {name: tensor.clone() for name, tensor in self._named().items()}
 
     def restore_best(self) -> None:
-        """Put the best epoch's weights back into the model."""
+        """Put the best epoch's weights back into the model; of epoch 0, with the head at its full size."""
         if self.best is not None:
             self._load(self.best)
         if self.shards is not None:
             self.shards.leave()
+        if self.best is not None and self.run.best_epoch == 0:
+            scale_head(self.model, 1 / self.run.head_factor)
 
     def log(self) -> None:
         """Write a line for each epoch."""
@@ -150,7 +160,7 @@ class Keeper:
         return True
 
     def _can_save(self) -> bool:
-        return self.out is not None and self.run.step > 0
+        return self.out is not None and bool(self.run.step > 0 or self.run.history)
 
     def _bring_together(self) -> None:
         """Give the main process what all have counted of this epoch, and every one what all have recorded.

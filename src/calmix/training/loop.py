@@ -26,13 +26,14 @@ from calmix.training.evaluating import json_safe
 from calmix.training.guiding import Guidance
 from calmix.training.interrupting import Interrupted, interrupts_held
 from calmix.training.keeping import Fit, Keeper
-from calmix.training.launching import is_lowered, over_all, share_statistics, unwrap
+from calmix.training.launching import from_main, is_lowered, over_all, share_statistics, unwrap
 from calmix.training.optimising import OptimizerName, Schedule, learning_rate
 from calmix.training.selecting import Selection, dev_figures, joint, score
 from calmix.training.sharding import trainable
+from calmix.training.state import latest
 from calmix.training.stepping import Stepper
 
-__all__ = ["Progress", "epoch_entry", "fit", "predict_everywhere"]
+__all__ = ["Beginning", "Progress", "beginning_entry", "epoch_entry", "fit", "predict_everywhere"]
 
 # Seconds between two looks at the device: reading a loss waits for everything queued before it.
 _POLL = 1.0
@@ -51,6 +52,20 @@ class Progress:
     loss: float
     rate: float
     """Samples per second over all processes, since this process started training."""
+
+
+@dataclass(frozen=True, eq=False)
+class Beginning:
+    """What a network is before it is fine-tuned."""
+
+    dev_logits: NDArray[np.float32] | None
+    """What it says of the dev rows."""
+    fold_logits: NDArray[np.float32] | None
+    """What was said of each training row without it, where that was asked."""
+    head_factor: float
+    """What its head has been multiplied by since: fine-tuning begins with a small one."""
+    seconds: float
+    note: str
 
 
 def fit(
@@ -77,15 +92,25 @@ def fit(
     out: Path | None = None,
     checkpoint_minutes: float = 10.0,
     checkpoint_epochs: int = 0,
+    begin: Callable[[], Beginning | None] | None = None,
+    last_epoch: int | None = None,
+    on_dev: Callable[[int, NDArray[np.float32]], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> Fit:
     """Train `model` in place and leave it with the weights of the best epoch.
 
+    `begin` gives the model the head that it begins with, unless the run goes on from a checkpoint. What the model is
+    before it is fine-tuned is epoch 0 of the history, and is kept if no epoch beats it. With `last_epoch` the run
+    stops after that one of its `epochs`. `on_dev` is called at the end of each with what was said of the dev rows.
+
     `batch_size` is what one update sees, over all processes and accumulated parts, so that neither changes the
     result (recipes that pair inside a batch pair inside a part of it). With `out`, `log.jsonl` is kept there,
     and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first.
     """
+    began = None
+    if begin is not None and (out is None or from_main(partial(latest, out / "checkpoints")) is None):
+        began = begin()
     trained, updates, shards = trainable(model, accelerator, optimizer, lr=lr, weight_decay=weight_decay)
     stepper = Stepper(
         trained,
@@ -116,6 +141,7 @@ def fit(
     keeper = Keeper(model, stepper, out, minutes=checkpoint_minutes, shards=shards)
     keeper.resume()
     run, polled = keeper.run, time.monotonic()
+    last = epochs if last_epoch is None else last_epoch
 
     def poll() -> None:
         nonlocal polled
@@ -129,10 +155,15 @@ def fit(
     # False while weights, optimiser and counters disagree, or several processes may be at different steps: nothing may
     # be saved then.
     settled, alone = True, accelerator.num_processes == 1
+    if began is not None:
+        _begin(keeper, began, dev, select, minutes=checkpoint_minutes)
+        _tell_new([began.note], run, on_note)
+        if on_dev is not None and began.dev_logits is not None:
+            on_dev(0, began.dev_logits)
     try:
         with interrupts_held() as interrupted:
             # Asked here, so that a run which was stopped after its last epoch has no other after it when it goes on.
-            while run.epoch < epochs and not (patience and run.epoch - run.best_epoch >= patience):
+            while run.epoch < last and not (patience and run.epoch - run.best_epoch >= patience):
                 if run.batch == 0:
                     guidance.begin_epoch(run.epoch)
                 trained.train()
@@ -155,14 +186,14 @@ def fit(
                 poll()
                 settled = False
                 with nullcontext() if shards is None else shards.put_together():
-                    keeper.judge(_end_of_epoch(keeper, dev, accelerator, select))
+                    keeper.judge(_end_of_epoch(keeper, dev, accelerator, select, on_dev))
                 settled = True
                 keeper.log()
                 if _any_told(interrupted(), accelerator):
                     raise KeyboardInterrupt
-                if run.epoch < epochs and checkpoint_epochs and run.epoch % checkpoint_epochs == 0:
+                if run.epoch < last and checkpoint_epochs and run.epoch % checkpoint_epochs == 0:
                     keeper.save()
-                elif run.epoch < epochs:
+                elif run.epoch < last:
                     keeper.save_if_due()
     except KeyboardInterrupt:
         raise _stopped(keeper, settled, steps) from None
@@ -172,6 +203,42 @@ def fit(
     model.eval()
     run.seconds = keeper.seconds()
     return run
+
+
+def _begin(
+    keeper: Keeper,
+    began: Beginning,
+    dev: tuple[Packed | Pixels, NDArray[np.int64]] | None,
+    select: Selection,
+    *,
+    minutes: float,
+) -> None:
+    """Write down what the network is before it is fine-tuned, as epoch 0, and keep it as the best so far."""
+    run = keeper.run
+    keeper.before += began.seconds
+    run.head_factor = began.head_factor
+    entry, worth = beginning_entry(began, None if dev is None else dev[1], select)
+    run.history.append(entry)
+    run.dev, run.fold_logits = began.dev_logits, began.fold_logits
+    keeper.judge(worth)
+    if (
+        began.fold_logits is None and began.seconds > 60 * minutes / 10
+    ):  # a run that is killed soon need not do it again
+        keeper.save()
+
+
+def beginning_entry(
+    began: Beginning, labels: NDArray[np.int64] | None, select: Selection
+) -> tuple[dict[str, Any], float]:
+    """Return the line of the log for a network before it is fine-tuned, and what it is worth."""
+    entry: dict[str, Any] = {"epoch": 0, "step": 0, "loss": None}
+    worth = 0.0
+    if began.dev_logits is not None and labels is not None:
+        figures = dev_figures(began.dev_logits, labels)
+        worth = score(figures, select)
+        entry["dev"], entry["joint"] = json_safe(figures), joint(began.dev_logits, labels)
+    entry["seconds"] = round(began.seconds, 3)
+    return entry, worth if math.isfinite(worth) else -sys.float_info.max
 
 
 def _tell_new(notes: list[str], run: Fit, on_note: Callable[[str], None] | None) -> None:
@@ -228,13 +295,17 @@ def _stopped(keeper: Keeper, settled: bool, steps: int) -> Interrupted:
 
 
 def _end_of_epoch(
-    keeper: Keeper, dev: tuple[Packed | Pixels, NDArray[np.int64]] | None, accelerator: Accelerator, select: Selection
+    keeper: Keeper,
+    dev: tuple[Packed | Pixels, NDArray[np.int64]] | None,
+    accelerator: Accelerator,
+    select: Selection,
+    on_dev: Callable[[int, NDArray[np.float32]], None] | None,
 ) -> float:
     """Measure the dev set, write the epoch into the history and begin the next; return what this one is worth."""
     run = keeper.run
     share_statistics(keeper.model, accelerator)
     rows, loss = over_all(run.rows, run.loss)
-    entry, worth = epoch_entry(keeper.model, dev, accelerator, select, run=run, loss=loss / max(1, rows))
+    entry, worth = epoch_entry(keeper.model, dev, accelerator, select, run=run, loss=loss / max(1, rows), on_dev=on_dev)
     guidance = keeper.stepper.guidance
     if guidance is not None:
         guidance.end_epoch()
@@ -257,6 +328,7 @@ def epoch_entry(
     *,
     run: Fit,
     loss: float,
+    on_dev: Callable[[int, NDArray[np.float32]], None] | None = None,
 ) -> tuple[dict[str, Any], float]:
     """Return the line of the log for the epoch that ends, with the figures of the dev set, and what it is worth."""
     entry: dict[str, Any] = {"epoch": run.epoch + 1, "step": run.step, "loss": loss}
@@ -267,6 +339,8 @@ def epoch_entry(
             raise TrainingError(
                 f"predictions stopped being finite in epoch {run.epoch + 1}: training diverged. Try a lower --lr."
             )
+        if on_dev is not None:
+            on_dev(run.epoch + 1, logits)
         # In lower precision they do to choose an epoch by; a temperature is fitted on what the finished model says.
         run.dev = None if is_lowered(model) else logits
         figures = dev_figures(logits, dev[1])

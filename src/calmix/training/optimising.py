@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from calmix.errors import InputError
-from calmix.models import Augment
+from calmix.models import Augment, HeadStart, Pooling
 from calmix.training.selecting import Selection
 
 __all__ = [
@@ -133,12 +133,13 @@ def update_unless_bad(optimizers: Sequence[torch.optim.Optimizer], norms: Tensor
 
 
 _WHOLE = {
-    "epochs": 1,
+    "epochs": 0,
     "batch_size": 1,
     "accumulate": 1,
     "max_length": 2,
     "bins": 1,
     "patience": 0,
+    "folds": 0,
     "seed": 0,
     "checkpoint_epochs": 0,
     "image_size": 1,
@@ -158,6 +159,8 @@ _ONE_OF = {
     "select": get_args(Selection),
     "precision": ("auto", "fp32", "bf16"),
     "record": ("training", "evaluation"),
+    "head": get_args(HeadStart),
+    "pooling": get_args(Pooling),
 }
 
 

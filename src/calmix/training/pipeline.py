@@ -8,19 +8,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from calmix.data import Examples
 from calmix.data.reusing import reused
 from calmix.errors import InputError
 from calmix.mixing import Recipe, choose, verify_mixing
-from calmix.models import Augment, identity, resolve
+from calmix.models import Augment, HeadStart, Pooling, identity, resolve, width_of
 from calmix.training.batches import training_set
+from calmix.training.cross_fitting import FoldLogits, cross_fit
 from calmix.training.cutting import cut_notes
-from calmix.training.defaults import with_defaults
+from calmix.training.defaults import is_pretrained, with_defaults
 from calmix.training.finishing import finish
 from calmix.training.folder import abandon, begin_run, config_hash, find_run, locked
 from calmix.training.guiding import Guidance, Record, partner_notes, record_notes
 from calmix.training.halves import Ready, Run, alone
+from calmix.training.head_start import begin_head
 from calmix.training.keeping import Fit
 from calmix.training.launching import (
     Precision,
@@ -31,7 +36,7 @@ from calmix.training.launching import (
     start_trackers,
     threads_here,
 )
-from calmix.training.loop import Progress, predict_everywhere
+from calmix.training.loop import Progress, fit, predict_everywhere
 from calmix.training.mapping import Known, check_guided, dropped_notes, known_dynamics, map_notes, write_map
 from calmix.training.naming import recipe_name
 from calmix.training.networks import load_network
@@ -60,7 +65,10 @@ def stages(
     label: str | None = None,
     id: str | None = None,
     votes: str | None = None,
-    dev_fraction: float = 0.1,
+    dev_fraction: float | None = None,
+    folds: int | None = None,
+    head: HeadStart | None = None,
+    pooling: Pooling | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     optimizer: OptimizerName | None = None,
@@ -117,11 +125,21 @@ def stages(
         label: the column with the label.
         id: the column with a unique id.
         votes: a column of label distributions, such as annotators' votes: used as soft targets.
-        dev_fraction: the share split off as dev data.
-        epochs: passes over the training data: 3, or 30.
-        batch_size: samples per update, over all processes and accumulated parts: 32, or 128.
+        dev_fraction: the share split off as dev data: a tenth.
+        folds: split nothing off, but train so many networks more, each on all parts of the training set but one; what
+            they say of that part chooses epoch and temperature. None does so, in three, where a tenth is under 200
+            rows; 0 never does.
+        head: `fitted` to the network's features before it is fine-tuned, which is the default for networks that come
+            with trained weights; or `random`. A head that was trained for these labels is kept.
+        pooling: what a new head reads of a single text: the `mean` of all tokens, where the network can be given a
+            layer that computes it, or the `first` token, or what else its architecture reads. `mean` is the default
+            with a fitted head.
+        epochs: passes over the training data; 0 fits the head alone. Pretrained networks see at least 15,000 rows, in
+            3 epochs or more and 20 at most; others make 30 epochs.
+        batch_size: samples per update, over all processes and accumulated parts: 32, or 16 below 2,000 rows; 128.
         optimizer: `adamw`, or `sgd` with Nesterov momentum 0.9.
-        lr: peak learning rate: 5e-5, or 0.02. The papers: 1e-5 or 2e-5 for BERT- and RoBERTa-base.
+        lr: peak learning rate: 5e-5 for a network 384 wide and less for wider ones, twice that below 2,000 rows or with
+            50 classes and more; 0.02.
         weight_decay: 0, or 5e-4. AdamW's is not applied to biases and norms.
         warmup: share of the steps over which the learning rate rises: 0.1, or 0.
         schedule: what it does afterwards: `linear` to 0, or `steps`, halved after 1, 30, 60 and 80 % of the steps.
@@ -164,25 +182,28 @@ def stages(
     method = recipe if isinstance(recipe, Recipe) else choose(recipe, options)
     track = named_trackers(track)
     pretrained = resolve(os.fspath(model))
-    hyper = check_hyper(
-        with_defaults(
-            {
-                "epochs": epochs,
-                "batch_size": batch_size,
-                "optimizer": optimizer,
-                "lr": lr,
-                "weight_decay": weight_decay,
-                "warmup": warmup,
-                "schedule": schedule,
-                "clip": clip,
-                "accumulate": accumulate,
-                "select": select,
-                "patience": patience,
-                "seed": seed,
-            },
-            pretrained,
-        )
+    given = check_hyper(
+        {
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "optimizer": optimizer,
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "warmup": warmup,
+            "schedule": schedule,
+            "clip": clip,
+            "accumulate": accumulate,
+            "select": select,
+            "patience": patience,
+            "seed": seed,
+        }
     )
+    starts = check_hyper({"head": head, "pooling": pooling, "folds": folds})
+    is_fitted = is_pretrained(pretrained) and head != "random"
+    if head == "fitted" and not is_fitted:
+        raise InputError(f"{model}: begins with random weights, on whose features no head can be fitted")
+    if epochs == 0 and not is_fitted:
+        raise InputError("--epochs 0 is a fitted head alone, and this one is random")
     measures = check_hyper({"max_length": max_length, "bins": bins, "guarantee": guarantee})
     looks = check_hyper({"image_size": image_size, "augment": augment})
     saving = check_hyper({"checkpoint_minutes": checkpoint_minutes, "checkpoint_epochs": checkpoint_epochs})
@@ -195,12 +216,16 @@ def stages(
         ood=ood or {},
         guard=guarantee is not None,
         dev_fraction=dev_fraction,
+        folds=starts["folds"],
+        fold_if_few=is_fitted,
         seed=seed,
         columns={"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id, "votes": votes},
         teachers=teachers,
     )
     if method.prepare is not None:
         sets = replace(sets, train=method.prepare(sets.train))
+    width = width_of(pretrained) if is_pretrained(pretrained) else 0
+    hyper = with_defaults(given, pretrained, rows=len(sets.train), classes=len(sets.train.label_names), width=width)
     weights = class_weights_of(sets.train, class_weights)
     known = check_guided(method, dynamics, online, sets.train)
     two_runs = method.guide is not None and known is None and not online
@@ -210,6 +235,9 @@ def stages(
         "model": os.fspath(model),
         "model_hash": reused("identity", pretrained, partial(identity, pretrained)),
         **hyper,
+        "head": "fitted" if is_fitted else "random",
+        "pooling": (pooling or "mean") if is_fitted else (pooling or "first"),
+        "folds": None if sets.folds is None else int(sets.folds.max()) + 1,
         "optimizer": None if hyper["optimizer"] == "adamw" else hyper["optimizer"],
         **measures,
         **(looks if sets.train.kind == "image" else {}),
@@ -220,7 +248,9 @@ def stages(
         "dynamics": None if known is None else known.digest,
         "teacher": None if teachers is None else list(teachers.identities),
         "cache_teacher": None if cache_teacher else False,
-        "data": {name: examples.digest() for name, examples in sets.named().items()},
+        "data": {
+            name: examples.digest() for name, examples in sets.named().items() if name != "dev" or sets.folds is None
+        },
     }
     folder = Path(out) if out is not None else Path("runs") / f"{config['recipe']}-{config_hash(config)}"
     with ExitStack() as held:
@@ -233,16 +263,18 @@ def stages(
             raise InputError(f"{folder}: the run there was begun in {decided['precision']}; give another --out")
         torch.set_num_threads(decided["threads"])
         accelerator = accelerator_for(decided["precision"], () if dry_run else track, folder)
-        loaded = load_network(
+        load = partial(
+            load_network,
             pretrained,
-            sets.named(),
             seed=seed,
             max_length=max_length,
             image_size=image_size,
             stream=stream,
             gradient_checkpointing=gradient_checkpointing,
+            pooling=config["pooling"],
             columns=sets.columns,
         )
+        loaded = load(sets.named())
         network, packed, fill = loaded.network, loaded.packed, loaded.fill
         tell = on_note if on_note is not None and accelerator.is_main_process else None
         notes = _told(
@@ -259,7 +291,11 @@ def stages(
         if dry_run:
             lesson, waiting = rehearsed_lesson(teachers, sets.train, data.packed, accelerator, cache=cache_teacher)
             cost = rehearse_run(network, data, method, accelerator, fill, hyper, record, two_runs, lesson)
-            cost["seconds"] = round(cost["seconds"] + waiting, 3)
+            runs = (
+                1 if sets.folds is None else int(sets.folds.max()) + 1
+            )  # so many parts, each learnt from in all but one
+            cost["steps"] *= runs
+            cost["seconds"] = round(runs * cost["seconds"] + waiting, 3)
             return Run(folder, {"dry_run": True, "rows": rows, "labels": sets.train.label_names, "notes": notes} | cost)
         if accelerator.is_main_process:
             # Until something is saved, a run that fails leaves nothing behind.
@@ -296,6 +332,29 @@ def stages(
             record=record,
             seed=seed,
         )
+        begin = None
+        if is_fitted:
+            begin = partial(
+                begin_head,
+                network,
+                data,
+                dev=None if sets.folds is not None else (packed["dev"], sets.dev.labels),
+                accelerator=accelerator,
+                trained=loaded.trained_head,
+                signals=guidance.given,
+                folds=sets.folds if hyper["epochs"] == 0 else None,
+                precision=decided["precision"],
+                on_progress=on_progress,
+            )
+        of_folds = None
+        if sets.folds is not None and hyper["epochs"] > 0:
+            train_fold = partial(
+                _train_fold, load, method, hyper, weights, augment, decided["precision"], is_fitted, on_progress, tell
+            )
+            of_folds = cross_fit(sets.train, sets.folds, train_fold)
+            # They belonged to other networks.
+            accelerator = accelerator_for(decided["precision"], track, folder)
+            guidance.accelerator = accelerator
         start_trackers(accelerator, track, config)
         done = yield Ready(
             network,
@@ -304,20 +363,29 @@ def stages(
             guidance,
             accelerator,
             fill,
-            (packed["dev"], sets.dev.labels),
+            None if sets.folds is not None else (packed["dev"], sets.dev.labels),
             folder,
             config,
             hyper,
             saving,
             on_progress,
             tell,
+            begin,
+            None if of_folds is None else of_folds.best_epoch(hyper["select"]),
         )
+        if done.fold_logits is not None and sets.folds is not None:
+            of_folds = FoldLogits({0: done.fold_logits[sets.folds >= 0]}, sets.dev.labels)
+        if of_folds is not None:
+            done = of_folds.told_in(done)
         judged = {name: examples for name, examples in sets.named().items() if name != "train"}
-        logits = {
-            name: done.best_dev
-            if name == "dev" and done.best_dev is not None
-            else predict_everywhere(network, packed[name], accelerator)
-            for name in judged
+        if of_folds is not None:
+            known_logits = {"dev": of_folds.by_epoch[done.best_epoch]}
+        elif done.best_dev is not None:
+            known_logits = {"dev": done.best_dev}
+        else:
+            known_logits = {}
+        logits = known_logits | {
+            name: predict_everywhere(network, packed[name], accelerator) for name in judged if name not in known_logits
         }
         for tracker in accelerator.trackers:
             tracker.finish()
@@ -338,6 +406,57 @@ def stages(
 
 
 train = alone(stages)
+
+
+def _train_fold(
+    load: Callable[..., Any],
+    method: Recipe,
+    hyper: Mapping[str, Any],
+    weights: NDArray[np.float64] | None,
+    augment: Augment,
+    precision: str,
+    is_fitted: bool,
+    on_progress: Callable[[Progress], None] | None,
+    tell: Callable[[str], None] | None,
+    learn: Examples,
+    judge: Examples,
+    fold: int,
+) -> dict[int, NDArray[np.float32]]:
+    """Return what a network that learns from the first examples says of the second, after each epoch."""
+    if tell is not None:
+        tell(f"fold {fold + 1}: {len(learn):,} rows to learn from, {len(judge):,} to predict")
+    accelerator = accelerator_for(precision, (), Path())
+    loaded = load({"train": learn, "dev": judge})
+    network, dev = loaded.network, (loaded.packed["dev"], judge.labels)
+    data = training_set(learn, loaded.packed["train"], weights, augment=augment).to(accelerator.device)
+    # Dynamics of other runs are those of networks that knew these rows: each guides itself.
+    guidance = Guidance(method, network, data, accelerator, online=method.guide is not None, seed=hyper["seed"])
+    told: dict[int, NDArray[np.float32]] = {}
+    fit(
+        network,
+        data,
+        method,
+        guidance,
+        accelerator=accelerator,
+        fill=loaded.fill,
+        dev=dev,
+        begin=None
+        if not is_fitted
+        else partial(
+            begin_head,
+            network,
+            data,
+            dev=dev,
+            accelerator=accelerator,
+            trained=loaded.trained_head,
+            choose_by_dev=False,
+            precision=precision,
+        ),
+        on_dev=told.__setitem__,
+        on_progress=on_progress,
+        **{**hyper, "patience": 0},
+    )
+    return told
 
 
 def _first_run(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calmix.data import Examples, hygiene_lines, read_examples, split_examples
+from calmix.data import Examples, fold_examples, hygiene_lines, read_examples, split_examples
 from calmix.data.columns import with_usual
 from calmix.data.reusing import reused
 from calmix.errors import InputError
@@ -16,10 +16,14 @@ from calmix.errors import InputError
 if TYPE_CHECKING:
     from calmix.training.teachers import Teachers
 
-__all__ = ["ClassWeights", "Sets", "Source", "check_learnable", "class_weights_of", "prepare_sets"]
+__all__ = ["FOLDS", "ClassWeights", "Sets", "Source", "check_learnable", "class_weights_of", "prepare_sets"]
 
 # Below so many rows, a calibration error is noise for the most part.
 _FEW = 200
+# What is split off where nobody says how much.
+_DEV_FRACTION = 0.1
+FOLDS = 3
+"""Parts of so few rows that none are set aside: the networks trained on two of three cost two runs more."""
 
 Source = str | Path | Examples
 ClassWeights = str | Mapping[str, float]
@@ -38,6 +42,8 @@ class Sets:
     notes: list[str] = field(default_factory=list)
     columns: dict[str, str] = field(default_factory=dict)
     """Which columns were named for what of an example."""
+    folds: NDArray[np.int64] | None = None
+    """Which fold each training row is in, −1 for none: `dev` are then the training rows that are in one."""
 
     def named(self) -> dict[str, Examples]:
         """Return all sets by name."""
@@ -52,15 +58,19 @@ def prepare_sets(
     test: Source | None,
     ood: Mapping[str, Source],
     guard: bool,
-    dev_fraction: float,
+    dev_fraction: float | None,
+    folds: int | None = None,
+    fold_if_few: bool = False,
     seed: int,
     columns: Mapping[str, str | None],
     teachers: "Teachers | None" = None,
 ) -> Sets:
     """Return all data sets of a run, read and checked; without a dev set, one is split off the training set.
 
-    With teachers, rows of the training set need no label, and columns that are not named are looked for under the
-    names they had in the first one's training.
+    With `folds` nothing is split off: each row will be predicted by a network that learnt from the others. So it is,
+    with `fold_if_few`, where a split would leave too few dev rows and nobody asked for one. With teachers, rows of the
+    training set need no label, and columns that are not named are looked for under the names they had in the first
+    one's training.
     """
     usual = {} if teachers is None else teachers.classifiers[0].columns
     reads: dict[str, Any] = {**columns, "usual": usual}
@@ -75,12 +85,23 @@ def prepare_sets(
         check_learnable(learn)
     if teachers is not None:
         teachers.check(learn)
-    if dev is None:
-        asked = dev_fraction * len(learn)
-        learn, choose = _split(learn, dev_fraction, seed)
-        more = (
-            f", more than the {dev_fraction:.0%} asked for: each label has one" if len(choose) > 2 * asked + 1 else ""
+    of_rows = None
+    if folds:
+        _check_folds(dev, dev_fraction, guard, teachers)
+    elif folds is None and fold_if_few and dev is None and dev_fraction is None and not guard and teachers is None:
+        folds = FOLDS if _DEV_FRACTION * len(learn) < _FEW and _can_fold(learn) else None
+    if folds:
+        of_rows = fold_examples(learn, folds, seed=seed)
+        choose = learn.take(np.flatnonzero(of_rows >= 0))
+        notes.append(
+            f"dev: none is split off so few rows: {folds} networks learn from {folds - 1} of {folds} parts each, and "
+            "what they say of the rest chooses the epoch and the temperature (--dev-fraction splits some off)"
         )
+    elif dev is None:
+        fraction = _DEV_FRACTION if dev_fraction is None else dev_fraction
+        asked = fraction * len(learn)
+        learn, choose = _split(learn, fraction, seed)
+        more = f", more than the {fraction:.0%} asked for: each label has one" if len(choose) > 2 * asked + 1 else ""
         notes.append(
             f"dev: {len(choose)} rows split off the training set ({len(learn)} stay), stratified by label{more}"
         )
@@ -94,7 +115,7 @@ def prepare_sets(
         notes.append(f"dev: {len(choose)} rows are few to fit a temperature on: take the scaled figures as rough")
     judged = {} if test is None else {"test": _read(test, reads, like=learn, split="test")}
     judged |= {f"ood-{name}": _read(source, reads, like=learn, split="test") for name, source in ood.items()}
-    others = {"dev": choose, **judged}
+    others = judged if folds else {"dev": choose, **judged}
     seen = (learn.digest(), *((name, examples.digest()) for name, examples in others.items()))
     notes += reused("hygiene", seen, lambda: hygiene_lines(learn, others))
     found = learn.labels[learn.labels >= 0]
@@ -103,7 +124,24 @@ def prepare_sets(
         notes.append(f"train: no row left with label {', '.join(missing)}")
     known = with_usual(columns, usual, list(usual.values()))
     named = {role: name for role, name in known.items() if name is not None}
-    return Sets(learn, choose, kept, judged, notes, named)
+    return Sets(learn, choose, kept, judged, notes, named, of_rows)
+
+
+def _check_folds(dev: Source | None, dev_fraction: float | None, guard: bool, teachers: "Teachers | None") -> None:
+    if dev is not None or dev_fraction is not None:
+        raise InputError("--folds take the place of dev data: give them, --dev or --dev-fraction")
+    if guard:
+        raise InputError("a guarantee needs rows that no network has learnt from: give --dev, not --folds")
+    if teachers is not None:
+        raise InputError("--folds are not for students of a teacher: give --dev or --dev-fraction")
+
+
+def _can_fold(examples: Examples) -> bool:
+    try:
+        fold_examples(examples, FOLDS)
+    except InputError:
+        return False
+    return True
 
 
 def check_learnable(examples: Examples) -> None:

@@ -1,0 +1,103 @@
+"""Where a run's head begins, and what the network is worth before it is fine-tuned."""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from calmix.mixing import TEACHER, Signal
+from calmix.models import FACTOR, Arithmetic, FittedHead, Packed, Pixels, fit_head_to
+from calmix.training.batches import TrainingSet
+from calmix.training.launching import from_main, placed
+from calmix.training.loop import Beginning, Progress, predict_everywhere
+
+__all__ = ["begin_head", "head_targets"]
+
+
+def begin_head(
+    network: nn.Module,
+    data: TrainingSet,
+    *,
+    dev: tuple[Packed | Pixels, NDArray[np.int64]] | None,
+    accelerator: Accelerator,
+    trained: bool,
+    signals: Mapping[str, Signal] | None = None,
+    folds: NDArray[np.int64] | None = None,
+    choose_by_dev: bool = True,
+    precision: str = "fp32",
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Beginning | None:
+    """Give a network the head that its run begins with, and return what it is worth as it stands.
+
+    A trained head stays as it is. Another is fitted to the training rows; the network is left with a small one, and
+    what is returned tells of the same one at full size. None where there is nothing to fit it to.
+    """
+    began = time.monotonic()
+    placed(network, accelerator)
+    if trained:
+        logits = None if dev is None else predict_everywhere(network, dev[0], accelerator)
+        note = "head: it is trained for these labels already, and is kept (--head random draws a new one)"
+        return Beginning(logits, None, 1.0, time.monotonic() - began, note)
+    targets = head_targets(data, signals or {})
+    if targets is None:
+        return None
+    dev_rows = None
+    if dev is not None:
+        width = targets.shape[1] if data.packed.counts is None else int(dev[0].counts.max())  # type: ignore[union-attr]
+        dev_rows = (dev[0], nn.functional.one_hot(torch.from_numpy(dev[1]), width).float().to(targets.device))
+    arithmetic: Arithmetic = "bf16" if precision == "bf16" else "fp32"
+    fit = partial(
+        fit_head_to,
+        network,
+        data.packed,
+        targets,
+        dev=dev_rows,
+        folds=folds,
+        choose_by_dev=choose_by_dev,
+        set_inner=data.packed.counts is None,
+        precision=arithmetic,
+        progress=None if on_progress is None else _shown(on_progress, len(data), began),
+    )
+    found: FittedHead = from_main(lambda: fit().on_cpu())
+    found.put_into(network, FACTOR)
+    seconds = time.monotonic() - began
+    note = f"head: fitted to {found.rows:,} rows in {seconds:.0f} s before fine-tuning"
+    return Beginning(found.dev_logits, found.fold_logits, FACTOR, seconds, note)
+
+
+def head_targets(data: TrainingSet, signals: Mapping[str, Signal]) -> Tensor | None:
+    """Return what a head is fitted to: a teacher's probabilities, label distributions, or labels; by class weights.
+
+    None where no row has any of these: a teacher that is asked in each step only has said nothing yet.
+    """
+    taught = signals.get(TEACHER)
+    if isinstance(taught, Tensor):
+        targets = torch.softmax(taught.float(), 1)
+    elif data.targets is not None:
+        targets = data.targets.float()
+    else:
+        classes = data.classes if data.packed.counts is None else int(data.packed.counts.max())
+        assert classes is not None
+        targets = (data.labels[:, None] == torch.arange(classes, device=data.labels.device)).float()
+    if data.class_weights is not None:
+        targets = targets * data.class_weights
+    return targets if bool((targets.sum(1) > 0).any()) else None
+
+
+def _shown(show: Callable[[Progress], None], rows: int, began: float) -> Callable[[int], None]:
+    """Return what shows how far the look at the rows is, about once a second: as an epoch 0."""
+    done, last = 0, began
+
+    def advance(more: int) -> None:
+        nonlocal done, last
+        done += more
+        if (now := time.monotonic()) - last >= 1.0:
+            last = now
+            show(Progress(0, 0, min(done, rows), rows, float("nan"), done / (now - began)))
+
+    return advance
