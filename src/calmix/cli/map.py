@@ -9,8 +9,10 @@ from calmix.cli.parsing import (
     Augment,
     FilterOn,
     FilterWording,
+    Head,
     Judged,
     Optimizer,
+    Pooling,
     Precision,
     Record,
     Schedule,
@@ -41,10 +43,17 @@ def map_(
             "resnext101 and vgg16, which begin with random weights: second defaults."
         ),
     ] = "minilm",
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the data; the map is read off all of them. Default: 3, or 30.")
+    head: Annotated[Head | None, typer.Option(help="Fit the head before, or draw it. Default: as in train.")] = None,
+    pooling: Annotated[
+        Pooling | None, typer.Option(help="What a new head reads: the mean of a text's tokens, or the first.")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples per update. Default: 32, or 128.")] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Passes over the data; the map is read off all of them. Default: 3 to 20, or 30."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Samples per update. Default: 32, with few rows 16, or 128.")
+    ] = None,
     optimizer: Annotated[
         Optimizer | None, typer.Option(help="sgd has Nesterov momentum. Default: adamw, or sgd.")
     ] = None,
@@ -149,6 +158,8 @@ def map_(
                 examples,
                 out=out,
                 model=model,
+                head=None if head is None else head.value,
+                pooling=None if pooling is None else pooling.value,
                 epochs=epochs,
                 batch_size=batch_size,
                 optimizer=None if optimizer is None else optimizer.value,

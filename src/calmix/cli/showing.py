@@ -257,7 +257,7 @@ def training_bar(quiet: bool) -> Iterator[Callable[["Progress"], None] | None]:
                 task,
                 total=progress.steps,
                 completed=progress.step,
-                epoch=f"epoch {progress.epoch}/{progress.epochs}",
+                epoch=f"epoch {progress.epoch}/{progress.epochs}" if progress.epoch else "fitting the head",
                 pace=f"{progress.step:,}/{progress.steps:,}{loss}  {progress.rate:,.0f} samples/s",
                 refresh=True,
             )

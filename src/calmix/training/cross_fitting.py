@@ -1,18 +1,29 @@
 """A dev set for few rows: each is predicted by a network that was trained on the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calmix.data import Examples
+from calmix.mixing import Recipe
+from calmix.models import Augment
+from calmix.training.batches import training_set
 from calmix.training.evaluating import json_safe
+from calmix.training.guiding import Guidance
+from calmix.training.head_start import Start, begin_head
 from calmix.training.keeping import Fit
+from calmix.training.launching import accelerator_for
+from calmix.training.loop import Progress, fit
+from calmix.training.networks import Loaded
+from calmix.training.preparing import ClassWeights, Sets, class_weights_of
 from calmix.training.selecting import Selection, dev_figures, joint, score
 
-__all__ = ["FoldLogits", "cross_fit"]
+__all__ = ["FoldLogits", "FoldTraining", "cross_fit", "folds_of_head"]
 
 # Trains on the first examples and says, by epoch, what the network makes of the second.
 TrainFold = Callable[[Examples, Examples, int], dict[int, NDArray[np.float32]]]
@@ -58,3 +69,69 @@ def cross_fit(examples: Examples, folds: NDArray[np.int64], train_fold: TrainFol
                 told[epoch] = np.concatenate([told[epoch], more], axis=1)
             told[epoch][inside, :width] = logits
     return FoldLogits(told, examples.labels[judged])
+
+
+def folds_of_head(done: Fit, sets: Sets) -> FoldLogits | None:
+    """Return what heads alone said of rows that they were not fitted to, if a run was asked for nothing more."""
+    if done.fold_logits is None or sets.folds is None:
+        return None
+    return FoldLogits({0: done.fold_logits[sets.folds >= 0]}, sets.dev.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class FoldTraining:
+    """How a network is trained that is to predict the rows it has not learnt from."""
+
+    load: Callable[[Mapping[str, Examples]], Loaded]
+    method: Recipe
+    hyper: Mapping[str, Any]
+    start: Start
+    class_weights: ClassWeights | None
+    augment: Augment
+    precision: str
+    on_progress: Callable[[Progress], None] | None
+    tell: Callable[[str], None] | None
+
+    def __call__(self, learn: Examples, judge: Examples, fold: int) -> dict[int, NDArray[np.float32]]:
+        """Return what a network that learns from the first examples says of the second, after each epoch."""
+        self._tell(f"fold {fold + 1}: {len(learn):,} rows to learn from, {len(judge):,} to predict")
+        method = self.method
+        learn = learn if method.prepare is None else method.prepare(learn)
+        accelerator = accelerator_for(self.precision, (), Path())
+        loaded = self.load({"train": learn, "dev": judge})
+        network, dev = loaded.network, (loaded.packed["dev"], judge.labels)
+        weights = class_weights_of(learn, self.class_weights)
+        data = training_set(learn, loaded.packed["train"], weights, augment=self.augment).to(accelerator.device)
+        fit_head = partial(
+            begin_head,
+            network,
+            data,
+            dev=dev,
+            accelerator=accelerator,
+            trained=loaded.trained_head,
+            choose_by_dev=False,
+            precision=self.precision,
+        )
+        # Dynamics of another run are of a network that knew these rows: each guides itself.
+        guidance = Guidance(
+            method, network, data, accelerator, online=method.guide is not None, seed=self.hyper["seed"]
+        )
+        told: dict[int, NDArray[np.float32]] = {}
+        fit(
+            network,
+            data,
+            method,
+            guidance,
+            accelerator=accelerator,
+            fill=loaded.fill,
+            dev=dev,
+            begin=fit_head if self.start.head == "fitted" else None,
+            on_dev=told.__setitem__,
+            on_progress=self.on_progress,
+            **{**self.hyper, "patience": 0},
+        )
+        return told
+
+    def _tell(self, line: str) -> None:
+        if self.tell is not None:
+            self.tell(line)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from calmix.models import begins_random, is_sentence_cnn
+from calmix.models import begins_random, is_sentence_cnn, width_of
 
 __all__ = ["is_pretrained", "with_defaults"]
 
@@ -48,13 +48,13 @@ def is_pretrained(model: str) -> bool:
     return not (is_sentence_cnn(model) or begins_random(model))
 
 
-def with_defaults(given: Mapping[str, Any], model: str, *, rows: int, classes: int, width: int) -> dict[str, Any]:
+def with_defaults(given: Mapping[str, Any], model: str, *, rows: int, classes: int) -> dict[str, Any]:
     """Return training settings with those that are None replaced by what suits the model and the data.
 
-    `rows` and `classes` are those of the training set (no class of multiple choice), `width` is the network's.
+    `rows` and `classes` are those of the training set; multiple choice has no class.
     """
     if is_pretrained(model):
-        usual = _PRETRAINED | _schedule(rows, classes, width, given.get("optimizer"))
+        usual = _PRETRAINED | _schedule(rows, classes, width_of(model), given.get("optimizer"))
     else:
         usual = dict(_SENTENCE_CNN if is_sentence_cnn(model) else _RANDOM)
         usual["lr"] = _RATES.get(given.get("optimizer") or usual["optimizer"])

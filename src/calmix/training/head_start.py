@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -10,13 +11,36 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from calmix.errors import InputError
 from calmix.mixing import TEACHER, Signal
-from calmix.models import FACTOR, Arithmetic, FittedHead, Packed, Pixels, fit_head_to
+from calmix.models import FACTOR, Arithmetic, FittedHead, HeadStart, Packed, Pixels, Pooling, fit_head_to
 from calmix.training.batches import TrainingSet
+from calmix.training.defaults import is_pretrained
 from calmix.training.launching import from_main, placed
 from calmix.training.loop import Beginning, Progress, predict_everywhere
+from calmix.training.optimising import check_hyper
 
-__all__ = ["begin_head", "head_targets"]
+__all__ = ["Start", "begin_head", "head_targets", "start_for"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins."""
+
+    head: HeadStart
+    pooling: Pooling
+
+
+def start_for(pretrained: str, head: HeadStart | None, pooling: Pooling | None, *, epochs: int | None = None) -> Start:
+    """Return where training a model begins, given what was asked: heads are fitted where there are trained weights."""
+    check_hyper({"head": head, "pooling": pooling})
+    can = is_pretrained(pretrained)
+    if head == "fitted" and not can:
+        raise InputError(f"--head fitted: {pretrained} begins with random weights, whose features say nothing")
+    kind = head or ("fitted" if can else "random")
+    if epochs == 0 and kind == "random":
+        raise InputError("--epochs 0 is a fitted head alone, and a random one is not fitted")
+    return Start(kind, pooling or ("mean" if kind == "fitted" else "first"))
 
 
 def begin_head(

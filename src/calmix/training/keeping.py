@@ -77,11 +77,11 @@ class Keeper:
         self.before = 0.0
         self.kept = 0  # the step of the newest checkpoint
 
-    def resume(self) -> None:
-        """Go on from the newest checkpoint, if there is one: the main process reads it for all."""
+    def resume(self) -> Fit:
+        """Go on from the newest checkpoint, if there is one, which the main process reads for all; return the run."""
         found = None if self.out is None else from_main(partial(latest, self.out / "checkpoints"))
         if found is None:
-            return
+            return self.run
         tensors, facts = found
         if self.shards is not None:
             tensors = {group: self._sharded(group, held, self.shards.parts) for group, held in tensors.items()}
@@ -94,6 +94,7 @@ class Keeper:
             self.stepper.guidance.load(tensors["guidance"])
         if self.main:
             self.stepper.restart(self.run.rows, self.run.loss)
+        return self.run
 
     def read(self) -> None:
         """Bring the counters up to date with the device."""

@@ -33,7 +33,7 @@ from calmix.training.sharding import trainable
 from calmix.training.state import latest
 from calmix.training.stepping import Stepper
 
-__all__ = ["Beginning", "Progress", "beginning_entry", "epoch_entry", "fit", "predict_everywhere"]
+__all__ = ["Beginning", "Progress", "begin_run_of", "epoch_entry", "fit", "predict_everywhere"]
 
 # Seconds between two looks at the device: reading a loss waits for everything queued before it.
 _POLL = 1.0
@@ -108,9 +108,8 @@ def fit(
     result (recipes that pair inside a batch pair inside a part of it). With `out`, `log.jsonl` is kept there,
     and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first.
     """
-    began = None
-    if begin is not None and (out is None or from_main(partial(latest, out / "checkpoints")) is None):
-        began = begin()
+    # Before anything is wrapped around the model.
+    began = None if begin is None or _is_begun(out) else begin()
     trained, updates, shards = trainable(model, accelerator, optimizer, lr=lr, weight_decay=weight_decay)
     stepper = Stepper(
         trained,
@@ -139,9 +138,7 @@ def fit(
     steps = epochs * per_epoch
     rate_at = partial(learning_rate, steps=steps, peak=lr, warmup=warmup, schedule=schedule)
     keeper = Keeper(model, stepper, out, minutes=checkpoint_minutes, shards=shards)
-    keeper.resume()
-    run, polled = keeper.run, time.monotonic()
-    last = epochs if last_epoch is None else last_epoch
+    run, polled, last_epoch = keeper.resume(), time.monotonic(), epochs if last_epoch is None else last_epoch
 
     def poll() -> None:
         nonlocal polled
@@ -156,14 +153,12 @@ def fit(
     # be saved then.
     settled, alone = True, accelerator.num_processes == 1
     if began is not None:
-        _begin(keeper, began, dev, select, minutes=checkpoint_minutes)
+        begin_run_of(keeper, began, dev, select, checkpoint_minutes, on_dev)
         _tell_new([began.note], run, on_note)
-        if on_dev is not None and began.dev_logits is not None:
-            on_dev(0, began.dev_logits)
     try:
         with interrupts_held() as interrupted:
             # Asked here, so that a run which was stopped after its last epoch has no other after it when it goes on.
-            while run.epoch < last and not (patience and run.epoch - run.best_epoch >= patience):
+            while run.epoch < last_epoch and not (patience and run.epoch - run.best_epoch >= patience):
                 if run.batch == 0:
                     guidance.begin_epoch(run.epoch)
                 trained.train()
@@ -191,9 +186,9 @@ def fit(
                 keeper.log()
                 if _any_told(interrupted(), accelerator):
                     raise KeyboardInterrupt
-                if run.epoch < last and checkpoint_epochs and run.epoch % checkpoint_epochs == 0:
+                if run.epoch < last_epoch and checkpoint_epochs and run.epoch % checkpoint_epochs == 0:
                     keeper.save()
-                elif run.epoch < last:
+                elif run.epoch < last_epoch:
                     keeper.save_if_due()
     except KeyboardInterrupt:
         raise _stopped(keeper, settled, steps) from None
@@ -205,20 +200,26 @@ def fit(
     return run
 
 
-def _begin(
+def _is_begun(out: Path | None) -> bool:
+    """Return whether there is a checkpoint to go on from."""
+    return out is not None and from_main(partial(latest, out / "checkpoints")) is not None
+
+
+def begin_run_of(
     keeper: Keeper,
     began: Beginning,
     dev: tuple[Packed | Pixels, NDArray[np.int64]] | None,
     select: Selection,
-    *,
     minutes: float,
+    on_dev: Callable[[int, NDArray[np.float32]], None] | None,
 ) -> None:
     """Write down what the network is before it is fine-tuned, as epoch 0, and keep it as the best so far."""
     run = keeper.run
     keeper.before += began.seconds
     run.head_factor = began.head_factor
-    entry, worth = beginning_entry(began, None if dev is None else dev[1], select)
+    entry, worth = _beginning_entry(began, None if dev is None else dev[1], select)
     run.history.append(entry)
+    _track(entry, keeper.stepper.accelerator)
     run.dev, run.fold_logits = began.dev_logits, began.fold_logits
     keeper.judge(worth)
     if (
@@ -227,7 +228,7 @@ def _begin(
         keeper.save()
 
 
-def beginning_entry(
+def _beginning_entry(
     began: Beginning, labels: NDArray[np.int64] | None, select: Selection
 ) -> tuple[dict[str, Any], float]:
     """Return the line of the log for a network before it is fine-tuned, and what it is worth."""
@@ -315,9 +316,16 @@ def _end_of_epoch(
     run.history.append(entry)
     run.epoch, run.batch, run.loss, run.rows = run.epoch + 1, 0, 0.0, 0
     keeper.stepper.restart()
-    shown = {f"dev/{name}": value for name, value in entry.get("dev", {}).items() if value is not None}
-    accelerator.log({"train/loss": entry["loss"], "epoch": entry["epoch"], **shown}, step=run.step)
+    _track(entry, accelerator)
     return worth
+
+
+def _track(entry: Mapping[str, Any], accelerator: Accelerator) -> None:
+    """Tell trackers of an epoch."""
+    shown = {f"dev/{name}": value for name, value in entry.get("dev", {}).items() if value is not None}
+    if entry["loss"] is not None:
+        shown["train/loss"] = entry["loss"]
+    accelerator.log({"epoch": entry["epoch"], **shown}, step=entry["step"])
 
 
 def epoch_entry(

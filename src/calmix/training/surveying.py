@@ -16,14 +16,14 @@ from calmix.dynamics import Dynamics, label_issues
 from calmix.dynamics.thresholds import Wording
 from calmix.errors import InputError
 from calmix.mixing import choose
-from calmix.models import Augment, HeadStart, Pooling, identity, resolve, width_of
+from calmix.models import Augment, HeadStart, Pooling, identity, resolve
 from calmix.training.batches import training_set
 from calmix.training.cutting import cut_notes, read_cuts, retried
-from calmix.training.defaults import is_pretrained, with_defaults
+from calmix.training.defaults import with_defaults
 from calmix.training.filtering import Filter, FilterCount, FilterOn, Verdicts, filter_notes, judge
 from calmix.training.folder import RECORDED, abandon, begin_run, find_run, locked, tidy
 from calmix.training.guiding import Guidance, Record
-from calmix.training.head_start import begin_head
+from calmix.training.head_start import begin_head, start_for
 from calmix.training.launching import Precision, accelerator_for, from_main, precision_for, processes, threads_here
 from calmix.training.loop import Progress, fit, predict_everywhere
 from calmix.training.mapping import map_notes, write_map
@@ -110,12 +110,8 @@ def survey(
         "accumulate": accumulate,
         "seed": seed,
     }
-    starts = check_hyper({"head": head, "pooling": pooling})
-    is_fitted = is_pretrained(pretrained) and head != "random"
-    width = width_of(pretrained) if is_pretrained(pretrained) else 0
-    hyper = with_defaults(
-        check_hyper(asked), pretrained, rows=len(examples), classes=len(examples.label_names), width=width
-    )
+    start = start_for(pretrained, head, pooling)
+    hyper = with_defaults(check_hyper(asked), pretrained, rows=len(examples), classes=len(examples.label_names))
     if hyper["epochs"] < 1:
         raise InputError("a map is what training reveals: --epochs must be at least 1")
     looks = check_hyper({"image_size": image_size, "augment": augment})
@@ -131,8 +127,8 @@ def survey(
         "model": model,
         "model_hash": identity(pretrained),
         **hyper,
-        "head": "fitted" if is_fitted else "random",
-        "pooling": starts["pooling"] or ("mean" if is_fitted else "first"),
+        "head": start.head,
+        "pooling": start.pooling,
         **(looks if examples.kind == "image" else {}),
         "max_length": max_length,
         "accumulate": None if hyper["accumulate"] == 1 else hyper["accumulate"],
@@ -160,7 +156,7 @@ def survey(
                 show = None if on_progress is None else partial(on_progress, stage)
                 look = folder == out and record == "training"
                 reads = {"max_length": max_length, **looks, "gradient_checkpointing": gradient_checkpointing}
-                reads |= {"head": config["head"], "pooling": config["pooling"]}
+                reads |= {"head": start.head, "pooling": start.pooling}
                 settings = (hyper, reads, class_weights, record, decided["precision"], checkpoint_minutes)
                 return _recorded(data, folder, pretrained, *settings, show, last_look=look)
 
