@@ -41,7 +41,8 @@ def predict_logits(
     long text), so that memory does not depend on the texts' lengths. In bf16, faster where the hardware
     has it, logits keep some three digits. With `dropout` they are the logarithm of the mean probabilities of its
     passes. The model is put in evaluation mode for the time being. Where the logits of a text depend on how far it is
-    filled up, those of one length are predicted together. Calls of one model from several threads take turns.
+    filled up, those of one length are predicted together. Several threads may share a model: calls that change it
+    for their time (MC-dropout, many texts on a processor) have it alone, all others are made at the same time.
     """
     device = next(model.parameters()).device
     packed = packed.to(device)
