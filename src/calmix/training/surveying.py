@@ -199,8 +199,8 @@ def _recorded(
 ) -> Dynamics:
     """Return the dynamics of plain training on all examples; a run that was interrupted in `folder` goes on.
 
-    Of the `whole` table notes are kept, and the trained model sees it once more, which wrong labels are ranked by, unless
-    it has seen it after each epoch.
+    Of the `whole` table notes are kept, and the trained model sees it once more, which wrong labels are ranked by,
+    unless it has seen it after each epoch.
     """
     done = folder / RECORDED
     if from_main(done.is_file):
