@@ -65,7 +65,9 @@ def predict_logits(
         sequences = 1 if counts is None else counts[asked]
         if (packed.host_lengths[asked] * sequences).sum() >= _MANY:
             quick = hastened(model, partial(_sample, packed, asked[order[[len(order) // 2, -1]]]))
-    changes = model.training or dropout is not None or quick is not None
+    with shared(model):  # while another call has it alone, its mode is that of that call
+        was_training = model.training
+    changes = was_training or dropout is not None or quick is not None
     turn = exclusive(model) if changes else shared(model)
     with turn, _evaluating(model), torch.inference_mode(), lower, drop, quick or nullcontext():
         while start < len(order):
