@@ -72,8 +72,8 @@ def train(
     folds: Annotated[
         int | None,
         typer.Option(
-            help="In place of dev data: train so many more networks, each without a part of TRAIN that it then predicts. "
-            "Default: 3 where a tenth is under 200 rows; 0: never.",
+            help="In place of dev data, train so many networks more, each without a part of TRAIN that it then "
+            "predicts. Default: 3 where a tenth is under 200 rows; 0: never.",
             rich_help_panel=_DATA,
         ),
     ] = None,
@@ -123,8 +123,8 @@ def train(
     head: Annotated[
         Head | None,
         typer.Option(
-            help="Fit the head to the network's features before fine-tuning, or draw it. Default: fitted, where weights "
-            "are pretrained.",
+            help="Fit the head to the network's features before fine-tuning, or draw it. Default: fitted, where "
+            "weights are pretrained.",
             rich_help_panel=_TRAINING,
         ),
     ] = None,
@@ -156,8 +156,8 @@ def train(
     lr: Annotated[
         float | None,
         typer.Option(
-            help="Peak learning rate. Default: 5e-5 for networks 384 wide, less for wider ones, twice that with few rows "
-            "or many classes; or 0.02.",
+            help="Peak learning rate. Default: 5e-5 for networks 384 wide, less for wider ones, twice that with few "
+            "rows or many classes; or 0.02.",
             rich_help_panel=_TRAINING,
         ),
     ] = None,
