@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calmix.cli.parsing import Augment, Optimizer, Precision, Record, Schedule, named_files, pairs, share, weights
-from calmix.cli.showing import figures_table, generations_table, guarantee_lines, note, plain, print_json, training_bar
+from calmix.cli.showing import (
+    figures_table,
+    generations_table,
+    guarantee_lines,
+    note,
+    plain,
+    print_json,
+    training_bar,
+    verdict_lines,
+)
 from calmix.errors import InputError
 
 if TYPE_CHECKING:
@@ -287,6 +296,8 @@ def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) ->
         figures_table(done.metrics["splits"])
         if "generations" in done.metrics:
             generations_table(done.metrics["generations"])
+        for line in verdict_lines(done.folder):
+            print(line)
         for line in guarantee_lines(done.metrics):
             print(line)
         if page is not None:

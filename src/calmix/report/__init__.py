@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from calmix.report.selective import RiskCurve, draw_risk_coverage, prepare_risk_coverage
     from calmix.report.study_page import write_study_page
     from calmix.report.unfamiliar import ScoreDensity, draw_unfamiliar, prepare_unfamiliar
-    from calmix.report.verdict import Verdict, prepare_verdict
+    from calmix.report.verdict import Verdict, prepare_verdict, verdict_of
 
 # File → names. Resolved on first use: a page needs no matplotlib, a figure no jinja2.
 _HOMES = {
@@ -40,7 +40,7 @@ _HOMES = {
     "selective": "RiskCurve draw_risk_coverage prepare_risk_coverage",
     "study_page": "write_study_page",
     "unfamiliar": "ScoreDensity draw_unfamiliar prepare_unfamiliar",
-    "verdict": "Verdict prepare_verdict",
+    "verdict": "Verdict prepare_verdict verdict_of",
 }
 _LAZY = {name: f"calmix.report.{home}" for home, names in _HOMES.items() for name in names.split()}
 
@@ -81,6 +81,7 @@ __all__ = [
     "read_run",
     "read_study_rows",
     "save_figure",
+    "verdict_of",
     "write_comparison",
     "write_run_page",
     "write_study_page",
