@@ -84,15 +84,15 @@ def test_the_fitted_head_stands_beside_it_on_the_rows_that_both_were_judged_on()
     course = Course(history(0.883, 0.9, 0.92, losses=(0.5, 0.4, 0.39)), 2, 1.1)
     found = prepare_knowledge(drawn([0.5, 0.5], 2.0, 1000), course)
     assert (found.before, found.now) == (0.883, 0.92)
-    assert found.sentence.endswith("On the dev rows it is right 92.0 % of the time; its head before fine-tuning was at 88.3 %.")
+    assert found.sentence.endswith(
+        "On the dev rows it is right 92.0 % of the time; its head before fine-tuning was at 88.3 %."
+    )
     without = prepare_knowledge(drawn([0.5, 0.5], 2.0, 1000), Course(course.history[1:], 2, 1.1))
     assert without.before is None
     assert "dev" not in without.sentence
 
 
-@pytest.mark.parametrize(
-    ("epochs", "why"), [(1, "nothing was fine-tuned"), (2, "no epoch of fine-tuning was better")]
-)
+@pytest.mark.parametrize(("epochs", "why"), [(1, "nothing was fine-tuned"), (2, "no epoch of fine-tuning was better")])
 def test_a_head_that_is_the_model_is_called_that(epochs: int, why: str) -> None:
     course = Course(history(0.88, 0.8, losses=(0.5, 0.6))[:epochs], 0, 0.4)
     found = prepare_knowledge(drawn([0.5, 0.5], 2.0, 1000), course)

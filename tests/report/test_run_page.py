@@ -249,4 +249,13 @@ def test_a_network_that_has_hardly_learnt_is_called_that_and_not_green(make_run:
     constant = np.full_like(main.probs["after"], 1 / 3)
     told = replace(run, judged=(replace(main, probs={"after": constant}),))
     html = run_page(told)
-    assert re.search(r'<section class="verdict tone-bad".*?<h2 id="verdict-title">It has hardly learnt', html, re.DOTALL)
+    assert re.search(
+        r'<section class="verdict tone-bad".*?<h2 id="verdict-title">It has hardly learnt', html, re.DOTALL
+    )
+
+
+def test_a_run_without_fine_tuning_has_no_curves_and_no_map_and_says_why(make_run: Any) -> None:
+    run = read_run(make_run(before=True, epochs=0, samples=0))
+    text = Text(run_page(run))
+    assert not {"training", "map"} & set(text.ids)
+    assert "nothing was fine-tuned" in " ".join(text.words)

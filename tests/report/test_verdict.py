@@ -80,7 +80,9 @@ def test_out_of_domain_has_its_accuracy_and_its_own_word() -> None:
 def test_two_domains_are_named() -> None:
     sets = [judged(0.9, 0.9), judged(0.9, 0.8, name="ood-a"), judged(0.9, 0.7, name="ood-b")]
     told = prepare_verdict(sets).sentence
-    assert told.endswith("out of domain it claims 90 % and is right 78–82 % (a), it claims 90 % and is right 68–72 % (b).")
+    assert told.endswith(
+        "out of domain it claims 90 % and is right 78–82 % (a), it claims 90 % and is right 68–72 % (b)."
+    )
 
 
 def test_a_gap_of_a_few_points_is_slight_and_not_red() -> None:

@@ -93,14 +93,20 @@ def evaluate(
     interval_table(figures)
     if apart is not None:
         unfamiliar_table(figures)
-    for line in [] if folder is None else verdict_lines(folder):
-        print(line)
-    if page is not None:
-        print(f"page: {page}")
+    _print_rest(folder, page)
     if any(found["n"] < 200 for found in figures.values()):
         note("under 200 rows, calibration errors say little: look at the intervals")
     if model is not None:
         _note_seen([model, *(ensemble or [])], sources)
+
+
+def _print_rest(folder: Path | None, page: Path | None) -> None:
+    """Print what is said of an evaluation that was kept, and where its page is."""
+    if folder is not None:
+        for line in verdict_lines(folder):
+            print(line)
+    if page is not None:
+        print(f"page: {page}")
 
 
 def _note_seen(models: list[str], sources: dict[str, Any]) -> None:

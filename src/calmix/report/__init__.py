@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from calmix.report.comparison import write_comparison
     from calmix.report.confusion import Confusion, draw_confusion, prepare_confusion
-    from calmix.report.curves import TrainingCurves, draw_curves, prepare_curves
+    from calmix.report.curves import TrainingCurves, draw_curves, fine_tuned, prepare_curves
     from calmix.report.datamap import DataMap, draw_datamap, prepare_datamap
     from calmix.report.entropies import draw_entropies, prepare_entropies
     from calmix.report.extended import draw_extended, prepare_extended
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "comparison": "write_comparison",
     "confusion": "Confusion draw_confusion prepare_confusion",
-    "curves": "TrainingCurves draw_curves prepare_curves",
+    "curves": "TrainingCurves draw_curves fine_tuned prepare_curves",
     "datamap": "DataMap draw_datamap prepare_datamap",
     "entropies": "draw_entropies prepare_entropies",
     "extended": "draw_extended prepare_extended",
@@ -65,6 +65,7 @@ __all__ = [
     "draw_risk_coverage",
     "draw_scatter",
     "draw_unfamiliar",
+    "fine_tuned",
     "prepare_alpha",
     "prepare_bars",
     "prepare_confusion",

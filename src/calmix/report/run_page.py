@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from calmix.report.confusion import prepare_confusion
 from calmix.report.curves import prepare_curves
-from calmix.report.packing import pack
 from calmix.report.knowledge import prepare_knowledge
+from calmix.report.packing import pack
 from calmix.report.page import render_page, write_page
 from calmix.report.reliability import ReliabilityCurve, prepare_reliability
 from calmix.report.runs import Judged, RunFolder, Stage, read_run
