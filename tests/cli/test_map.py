@@ -175,9 +175,11 @@ def test_which_pass_was_recorded_is_said_and_what_a_map_is_worth(calmix: Any, wo
     assert "30 samples mapped over 1 epoch, recorded on the evaluation pass\n" in ended.out
     assert "every sample was seen once" in ended.err
     assert "had hardly learnt anything" in ended.err
+    assert "whether labels look wrong cannot be told" in ended.out
     found = json.loads((place / "map" / "metrics.json").read_text())
     assert found["recorded_on"] == "evaluation pass"
     assert len([line for line in found["notes"] if "hardly learnt" in line]) == 1
+    assert "hardly learnt" in found["suspects_withheld"]
 
 
 def test_the_table_itself_is_never_overwritten(calmix: Any, checkpoint: Any, place: Path) -> None:

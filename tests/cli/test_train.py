@@ -238,3 +238,11 @@ def test_a_sentence_cnn_begins_with_vectors_from_a_file(calmix: Any, files: Any,
         ended = calmix(*words, *wrong, "--out", "other")
         assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
     assert not (place / "other").exists()
+
+
+def test_what_the_model_knows_is_said_before_how_far_to_trust_it(calmix: Any, words: Any, files: Any) -> None:
+    ended = calmix(*words, "--test", files["test"], "--out", "run", "--no-report")
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    trust = next(k for k, line in enumerate(lines) if line.startswith("On average it claims"))
+    assert "lways answering the commonest class would be right 33 %" in lines[trust - 1]

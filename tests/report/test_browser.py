@@ -374,3 +374,15 @@ def test_it_prints_light_without_controls(open_page: Any, make_run: Any) -> None
     assert page.locator("nav").is_hidden()
     assert page.locator("#threshold").is_hidden()
     assert page.locator("#reliability svg").first.is_visible()
+
+
+def test_curves_show_what_was_before_fine_tuning_as_a_point_of_its_own(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run(before=True)))
+    accuracy = page.locator("#curves figure").nth(1)
+    assert accuracy.locator(".dot").count() == 4
+    assert accuracy.locator("path.line").get_attribute("d").count("L") == 2
+    assert accuracy.locator(".dot title").first.text_content().startswith("dev accuracy, before fine-tuning: 58.3")
+    assert "before" in accuracy.locator("svg text").all_text_contents()
+    page.locator("#training details summary").click()
+    assert page.locator("#curves-table tbody th").first.inner_text() == "before fine-tuning"
+    assert page.locator("#curves-table tbody td").first.inner_text() == "–"

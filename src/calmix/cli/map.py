@@ -212,14 +212,18 @@ def _print(figures: dict[str, Any], out: Path, clean: Path | None, page: Path | 
         note(line)
     counted = "1 epoch" if figures["epochs"] == 1 else f"{figures['epochs']} epochs"
     print(f"{figures['n']:,} samples mapped over {counted}, recorded on the {figures['recorded_on']}")
-    print(f"{figures['label_issues']:,} labels look wrong: {out / 'label_issues.csv'}")
+    if figures.get("suspects_withheld"):
+        print("whether labels look wrong cannot be told: the model knows its training data too little, see the note")
+    else:
+        print(f"{figures['label_issues']:,} labels look wrong: {out / 'label_issues.csv'}")
     for one in (figures.get("filter") or {}).get("regions", []):
         print(
             f"filter: {one['dropped']:,} of {one['judged']:,} {one['region']} samples are below the threshold samples "
             "and marked as not kept"
         )
     if clean is not None:
-        print(f"table without the suspects: {clean}")
+        withheld = " (none was found: it has every row)" if figures.get("suspects_withheld") else ""
+        print(f"table without the suspects{withheld}: {clean}")
     if page is not None:
         print(f"page, to read and mark samples in: {page}")
     print(f"map: {out / 'datamap.parquet'}" + (f", {out / 'datamap.png'}" if (out / "datamap.png").is_file() else ""))

@@ -21,7 +21,16 @@ from calmix.cli.parsing import (
     share,
     weights,
 )
-from calmix.cli.showing import figures_table, generations_table, guarantee_lines, note, plain, print_json, training_bar
+from calmix.cli.showing import (
+    figures_table,
+    generations_table,
+    guarantee_lines,
+    note,
+    plain,
+    print_json,
+    training_bar,
+    verdict_lines,
+)
 from calmix.errors import InputError
 
 if TYPE_CHECKING:
@@ -324,6 +333,8 @@ def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) ->
         figures_table(done.metrics["splits"])
         if "generations" in done.metrics:
             generations_table(done.metrics["generations"])
+        for line in verdict_lines(done.folder):
+            print(line)
         for line in guarantee_lines(done.metrics):
             print(line)
         if page is not None:

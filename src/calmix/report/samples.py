@@ -51,6 +51,7 @@ def prepare_samples(dynamics: Dynamics, texts: pa.Table, *, text_bytes: int = TE
         "classes": list(classes),
         "choices": "choices" in texts.column_names,
         "suspects": pack(suspects.astype(np.uint32)),
+        "withheld": issues.withheld,
         "columns": {name: pack(values[seen]) for name, values in numbers.items()},
         "id": pack_texts([dynamics.ids[row] for row in seen]),
     }

@@ -1,5 +1,6 @@
 """The data map of a run: what training revealed about each sample, on disk, and read back to guide another run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,8 @@ _REGIONS = {
     "both": [Region.EASY, Region.AMBIGUOUS],
     "hard": [Region.HARD],
 }
+# A note that names labels names so many.
+_NAMED = 3
 _MAP, _ISSUES = "datamap.parquet", "label_issues.csv"
 TEXTS = ("text", "text_b", "choices", "image_from")
 """The columns of a map that hold what was read, of which there are those that the data has; of images, their names."""
@@ -100,22 +103,26 @@ def map_notes(dynamics: Dynamics) -> list[str]:
     notes = []
     if not dynamics.has_spread:
         notes.append("map: every sample was seen once, so there is no variability; regions go by confidence alone")
-    seen = (dynamics.observations > 0) & (dynamics.labels >= 0)
-    right = float((dynamics.last_prediction == dynamics.labels)[seen].mean())
-    usual = float(np.bincount(dynamics.labels[seen]).max() / seen.sum())
-    # Of what a constant answer gets wrong, not a fifth is right.
-    if right < usual + (1 - usual) / 5:
+    withheld = label_issues(dynamics).withheld
+    if withheld:
         notes.append(
-            f"map: the model had hardly learnt anything when it last saw each sample ({right:.0%} of the training "
-            f"labels right, the most frequent alone makes {usual:.0%}): regions and suspects say little; try more "
-            "--epochs or another --lr"
+            f"map: {withheld}: no label is called wrong, and regions say little; more --epochs, or a larger --lr, "
+            "may help"
         )
     names, codes = dynamics.label_names, regions(dynamics)
     for region in (Region.EASY, Region.AMBIGUOUS) if names else ():
-        absent = absent_classes(dynamics, np.flatnonzero(codes == region))
+        absent = [names[k] for k in absent_classes(dynamics, np.flatnonzero(codes == region))]
         if absent:
-            notes.append(f"map: no {region.name.lower()} sample has the label {', '.join(names[k] for k in absent)}")
+            third = f"the {region.name.lower()} third of the data map"
+            notes.append(f"map: {third} has no sample of {_few(absent)}")
     return notes
+
+
+def _few(names: Sequence[str]) -> str:
+    """Return names, of many the first and how many more."""
+    quoted = [f'"{name}"' for name in names[: len(names) if len(names) <= _NAMED + 1 else _NAMED]]
+    more = len(names) - len(quoted)
+    return ", ".join(quoted) + (f" and {more:,} other labels" if more else "")
 
 
 def check_recorded(source: str | Path) -> None:

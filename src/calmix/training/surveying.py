@@ -285,6 +285,7 @@ def _figures(dynamics: Dynamics, verdicts: Verdicts | None) -> dict[str, Any]:
         "mean_confidence": float(np.nanmean(dynamics.confidence)),
         "median_aum": float(np.nanmedian(dynamics.aum)),
         "label_issues": int(issues.flagged.sum()),
+        "suspects_withheld": issues.withheld or None,
         "dropped_by_filter": None if verdicts is None else int(verdicts.dropped.sum()),
         "notes": map_notes(dynamics),
     }

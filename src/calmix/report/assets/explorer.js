@@ -187,7 +187,7 @@ async function showExplorer() {
     byId("back").disabled = page === 0;
     byId("forth").disabled = from + PAGE >= list.length;
     const filtered = shown < n;
-    const empty = { suspects: filtered && samples.suspects.length ? `None of the ${count(samples.suspects.length)} suspects passes the filters above.` : "No label looks wrong.", selected: filtered && selected.length ? "No selected sample passes the filters above." : "Draw around points with the lasso to read them here.", view: filtered ? "Nothing in view passes the filters above." : "Nothing is in view.", marked: "Nothing is marked yet." };
+    const empty = { suspects: filtered && samples.suspects.length ? `None of the ${count(samples.suspects.length)} suspects passes the filters above.` : data.samples.withheld ? `No label is called wrong: ${data.samples.withheld}.` : "No label looks wrong.", selected: filtered && selected.length ? "No selected sample passes the filters above." : "Draw around points with the lasso to read them here.", view: filtered ? "Nothing in view passes the filters above." : "Nothing is in view.", marked: "Nothing is marked yet." };
     byId("list").replaceChildren(...(rows.length ? rows.map(item) : [element("li", { class: "empty" }, empty[tab])]));
     byId("panel").scrollTop = 0;
     tally();
