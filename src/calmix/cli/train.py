@@ -57,6 +57,14 @@ def train(
             help="Share of TRAIN split off as dev data when --dev is not given. Default: 0.1.", rich_help_panel=_DATA
         ),
     ] = None,
+    merge_labels: Annotated[
+        bool | None,
+        typer.Option(
+            "--merge-labels/--keep-labels",
+            help="Of labels that differ in case or blanks alone, make one, or train them as different. Default: stop.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
     max_length: Annotated[
         int, typer.Option(help="Tokens per text at most; longer ones are cut.", rich_help_panel=_DATA)
     ] = 256,

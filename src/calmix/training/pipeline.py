@@ -61,6 +61,7 @@ def stages(
     id: str | None = None,
     votes: str | None = None,
     dev_fraction: float = 0.1,
+    merge_labels: bool | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     optimizer: OptimizerName | None = None,
@@ -119,6 +120,8 @@ def stages(
         id: the column with a unique id.
         votes: a column of label distributions, such as annotators' votes: used as soft targets.
         dev_fraction: the share split off as dev data.
+        merge_labels: of labels that differ in case or blanks alone, make one, the commonest spelling, in all data sets
+            (True), or train them as different (False); None refuses data that has such.
         epochs: passes over the training data: 3, or 30.
         batch_size: samples per update, over all processes and accumulated parts: 32, or 128.
         optimizer: `adamw`, or `sgd` with Nesterov momentum 0.9.
@@ -202,6 +205,7 @@ def stages(
         seed=seed,
         columns={"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id, "votes": votes},
         teachers=teachers,
+        merge_labels=merge_labels,
     )
     if method.prepare is not None:
         sets = replace(sets, train=method.prepare(sets.train))
@@ -362,6 +366,7 @@ def _first_run(
         recipe="erm",
         out=folder,
         class_weights=class_weights,
+        merge_labels=False,  # what was to be merged is
         precision=precision,
         on_note=lambda _: None,
         **settings,

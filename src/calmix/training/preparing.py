@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from calmix.data import Examples, hygiene_lines, read_examples, split_examples
 from calmix.data.columns import with_usual
+from calmix.data.label_twins import merged_labels, merging_line, settled_labels
 from calmix.data.reusing import reused
 from calmix.errors import InputError
 
@@ -56,16 +57,19 @@ def prepare_sets(
     seed: int,
     columns: Mapping[str, str | None],
     teachers: "Teachers | None" = None,
+    merge_labels: bool | None = None,
 ) -> Sets:
     """Return all data sets of a run, read and checked; without a dev set, one is split off the training set.
 
     With teachers, rows of the training set need no label, and columns that are not named are looked for under the
-    names they had in the first one's training.
+    names they had in the first one's training. Labels that differ in case or blanks alone are refused, unless
+    `merge_labels` says that they are one (True), in all sets, or different ones (False).
     """
     usual = {} if teachers is None else teachers.classifiers[0].columns
-    reads: dict[str, Any] = {**columns, "usual": usual}
+    reads: dict[str, Any] = {**columns, "usual": usual, "spelt_alike": merge_labels is True}
     learn = _read(train, reads, unlabelled=teachers is not None)
-    notes = []
+    learn, renamed = settled_labels(learn, merge_labels, known=() if teachers is None else teachers.label_names)
+    notes = [merging_line("train", renamed)] if renamed else []
     unlabelled = int((learn.labels < 0).sum())
     if unlabelled and teachers is not None:
         learn = _with_classes(learn, teachers.label_names)
@@ -85,15 +89,15 @@ def prepare_sets(
             f"dev: {len(choose)} rows split off the training set ({len(learn)} stay), stratified by label{more}"
         )
     else:
-        choose = _read(dev, reads, like=learn, split="dev")
+        choose = _read(dev, reads, like=learn, name="dev", notes=notes)
     kept = None
     if guard:
         choose, kept = split_examples(choose, dev_fraction=0.5, seed=seed)
         notes.append(f"guard: {len(kept)} rows of the dev data kept for the guarantee ({len(choose)} stay)")
     if len(choose) < _FEW:
         notes.append(f"dev: {len(choose)} rows are few to fit a temperature on: take the scaled figures as rough")
-    judged = {} if test is None else {"test": _read(test, reads, like=learn, split="test")}
-    judged |= {f"ood-{name}": _read(source, reads, like=learn, split="test") for name, source in ood.items()}
+    looked_at = ({} if test is None else {"test": test}) | {f"ood-{name}": source for name, source in ood.items()}
+    judged = {name: _read(source, reads, like=learn, name=name, notes=notes) for name, source in looked_at.items()}
     others = {"dev": choose, **judged}
     seen = (learn.digest(), *((name, examples.digest()) for name, examples in others.items()))
     notes += reused("hygiene", seen, lambda: hygiene_lines(learn, others))
@@ -185,22 +189,37 @@ def _read(
     reads: Mapping[str, Any],
     like: Examples | None = None,
     *,
-    split: str = "train",
+    name: str = "train",
     unlabelled: bool = False,
+    notes: list[str] | None = None,
 ) -> Examples:
+    """Return one of the data sets; where labels are merged, those of others than the training set as it spells them."""
     if isinstance(source, Examples):
         examples = source
         if not unlabelled:
             check_labelled(examples)
+        examples = _merged(examples, reads, like, name, notes)
         if like is not None and examples.label_names != like.label_names:
             raise InputError(
                 f"labels differ: {', '.join(examples.label_names)} here, {', '.join(like.label_names)} in training"
             )
     else:
-        known: dict[str, Any] = {**reads, "labelled": None if unlabelled else True, "split": split}
+        known: dict[str, Any] = {**reads, "labelled": None if unlabelled else True}
+        known["split"] = name if name in ("train", "dev") else "test"
         if like is not None and like.label_names:
             known["label_names"] = like.label_names
-        examples = read_examples(source, **known)
+        examples = _merged(read_examples(source, **known), reads, like, name, notes)
     if like is not None and examples.kind != like.kind:
         raise InputError(f"{examples.source}: holds {examples.kind} data, the training set {like.kind} data")
+    return examples
+
+
+def _merged(
+    examples: Examples, reads: Mapping[str, Any], like: Examples | None, name: str, notes: list[str] | None
+) -> Examples:
+    if like is None or not reads["spelt_alike"]:
+        return examples
+    examples, renamed = merged_labels(examples, known=like.label_names)
+    if renamed and notes is not None:
+        notes.append(merging_line(name, renamed))
     return examples
