@@ -92,7 +92,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         settings = {**self.get_params(deep=False), "class_weights": _by_name(self.class_weights, classes)}
         with tempfile.TemporaryDirectory(prefix="calmix-") as folder:
-            run = train(examples, out=Path(folder) / "run", **settings)
+            run = train(examples, out=Path(folder) / "run", merge_labels=False, **settings)
             classifier = load(run.model)
         self.classes_, self.classifier_, self.metrics_ = classes, classifier, run.metrics
         return self

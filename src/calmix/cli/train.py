@@ -31,7 +31,6 @@ from calmix.cli.showing import (
     training_bar,
     verdict_lines,
 )
-from calmix.errors import InputError
 
 if TYPE_CHECKING:
     from calmix.training import Run
@@ -83,6 +82,14 @@ def train(
         typer.Option(
             help="In place of dev data, train so many networks more, each without a part of TRAIN that it then "
             "predicts. Default: 3 where a tenth is under 200 rows; 0: never.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    merge_labels: Annotated[
+        bool | None,
+        typer.Option(
+            "--merge-labels/--keep-labels",
+            help="Of labels that differ in case or blanks alone, make one, or train them as different. Default: stop.",
             rich_help_panel=_DATA,
         ),
     ] = None,
@@ -300,8 +307,6 @@ def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) ->
     }
     as_json, push_to_hub, no_report = (settings.pop(name) for name in ("as_json", "push_to_hub", "no_report"))
     dry_run = settings["dry_run"]
-    if settings["dev"] is not None and settings["dev_fraction"] is not None:
-        raise InputError("give --dev or --dev-fraction, not both: with --dev, nothing is split off TRAIN")
     settings |= {
         "options": pairs(settings.pop("set_") or [], "--set"),
         "ood": named_files(settings["ood"] or []),

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from calmix.data import Examples, read_table, write_table
+from calmix.data.label_twins import merged_labels
 from calmix.data.origin import neighbour
 from calmix.dynamics import Dynamics, Region, absent_classes, label_issues, regions
 from calmix.errors import InputError
@@ -137,8 +138,11 @@ def _holds_map(folder: Path) -> bool:
     return (folder / _MAP).is_file()
 
 
-def known_dynamics(source: str | Path, examples: Examples) -> Known:
-    """Return the dynamics in a run folder or map for these samples, which must be those that were recorded."""
+def known_dynamics(source: str | Path, examples: Examples, *, spelt_alike: bool = False) -> Known:
+    """Return the dynamics in a run folder or map for these samples, which must be those that were recorded.
+
+    With `spelt_alike` their labels may be those from which `merge_labels` made the map's.
+    """
     file = Path(source) / _MAP if Path(source).is_dir() else Path(source)
     check_recorded(source)
     if file.suffix != ".parquet":
@@ -148,7 +152,7 @@ def known_dynamics(source: str | Path, examples: Examples) -> Known:
         dynamics = whole.for_ids(ids)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
-    _check_labels(source, dynamics, examples)
+    _check_labels(source, dynamics, _respelt(examples, dynamics.label_names) if spelt_alike else examples)
     table, verdicts = read_table(file), None
     if "kept" in table.column_names:
         kept = dict(zip(whole.ids, table["kept"].to_pylist(), strict=True))
@@ -187,6 +191,10 @@ def region_rows(known: Known, take: str, *, fraction: float = 0.33, filtered: bo
             )
         chosen &= ~known.verdicts.dropped
     return np.flatnonzero(chosen)
+
+
+def _respelt(examples: Examples, names: Sequence[str]) -> Examples:
+    return merged_labels(examples, known=names)[0] if names else examples
 
 
 def _check_labels(source: str | Path, dynamics: Dynamics, examples: Examples) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from calmix.data import Examples, write_json
+from calmix.data.label_twins import merging_line, settled_labels
 from calmix.dynamics import Dynamics, label_issues
 from calmix.dynamics.thresholds import Wording
 from calmix.errors import InputError
@@ -78,6 +79,7 @@ def survey(
     record: Record = "training",
     checkpoint_minutes: float = 10.0,
     columns: Mapping[str, str] | None = None,
+    merge_labels: bool | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
     on_done: Callable[[Survey], None] | None = None,
 ) -> Survey:
@@ -96,7 +98,8 @@ def survey(
     other class; that takes c + 1 runs for c classes.
 
     `record` says which logits are recorded, in all of these runs: see `calmix.train`. `columns` are those that were
-    named to read the examples, by what they hold, for the commands that read the same table later.
+    named to read the examples, by what they hold, for the commands that read the same table later. `merge_labels`
+    says what becomes of labels that differ in case or blanks alone: see `calmix.train`.
     """
     pretrained = resolve(model)
     asked = {
@@ -118,6 +121,7 @@ def survey(
     looks = check_hyper({"image_size": image_size, "augment": augment})
     check_hyper({"max_length": max_length, "checkpoint_minutes": checkpoint_minutes, "record": record})
     check_hyper({"precision": precision})
+    examples, renamed = settled_labels(examples, merge_labels)
     check_learnable(examples)
     weights = class_weights_of(examples, class_weights)
     by = Filter(judged=judged, fraction=fraction, percentile=percentile, wording=filter_wording, on=filter_on)
@@ -163,7 +167,8 @@ def survey(
             dynamics = recorded(examples, out, "mapping")
             verdicts, counts = judge(examples, dynamics, by, out, seed, recorded) if filtered else (None, [])
             figures = {**_figures(dynamics, verdicts), "filter": _filter_figures(by, counts) if filtered else None}
-            figures["notes"] = from_main(partial(_told, out)) + figures["notes"] + filter_notes(counts)
+            merging = [merging_line("train", renamed)] if renamed else []
+            figures["notes"] = merging + from_main(partial(_told, out)) + figures["notes"] + filter_notes(counts)
             figures["notes"] += cut_notes(read_cuts(out).made, "erm")
             figures["columns"] = dict(columns or {})
             done = Survey(out, dynamics, verdicts, figures)
