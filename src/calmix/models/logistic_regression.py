@@ -1,8 +1,8 @@
 """Multinomial logistic regression, and its conditional form for multiple choice, on a network's frozen features."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ __all__ = [
     "fit_logistic_regression",
     "stratified_folds",
 ]
+
+T = TypeVar("T")
 
 # Strengths that are tried, each the C of scikit-learn for features of mean length 1.
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -135,14 +137,12 @@ def best_strength(
     train: Design, held_out: Design, *, strengths: Sequence[float] = STRENGTHS
 ) -> tuple[LogisticRegression, float]:
     """Return the regression whose C gives the lowest cross-entropy on rows held out, and that cross-entropy."""
-    best, lowest, fitted = None, float("inf"), None
-    for strength in strengths:
-        fitted = fit_logistic_regression(train, strength=strength, start=fitted)
-        found = _mean_cross_entropy(fitted.logits(held_out), held_out.targets)
-        if best is not None and found >= lowest:
-            break
-        best, lowest = fitted, found
-    assert best is not None
+
+    def fitted(strength: float, near: LogisticRegression | None) -> tuple[float, LogisticRegression]:
+        found = fit_logistic_regression(train, strength=strength, start=near)
+        return _mean_cross_entropy(found.logits(held_out), held_out.targets), found
+
+    _, lowest, best = _lowest(fitted, strengths)
     return best, lowest
 
 
@@ -153,23 +153,44 @@ def cross_fitted(
 
     `folds` says which part each row is in; rows of part −1 are always learnt from and are said nothing of (NaN).
     """
-    fits: list[LogisticRegression | None] = [None] * int(folds.max() + 1)
-    best, lowest, kept = strengths[0], float("inf"), None
-    for strength in strengths:
+    parts = [np.flatnonzero(folds == part) for part in range(int(folds.max()) + 1)]
+    judged = torch.from_numpy(np.flatnonzero(folds >= 0)).to(design.targets.device)
+    learnt = [design.take(np.flatnonzero(folds != part)) for part in range(len(parts))]
+    held = [design.take(rows) for rows in parts]
+
+    def fitted(
+        strength: float, near: tuple[list[LogisticRegression], Tensor] | None
+    ) -> tuple[float, tuple[list[LogisticRegression], Tensor]]:
         said = torch.full_like(design.targets, float("nan"))
-        for part, before in enumerate(fits):
-            out = np.flatnonzero(folds == part)
-            fits[part] = fitted = fit_logistic_regression(
-                design.take(np.flatnonzero(folds != part)), strength=strength, start=before
-            )
-            said[torch.from_numpy(out).to(said.device)] = fitted.logits(design.take(out))
-        judged = torch.from_numpy(np.flatnonzero(folds >= 0)).to(said.device)
-        found = _mean_cross_entropy(said[judged], design.targets[judged])
-        if kept is not None and found >= lowest:
+        fits = []
+        for part, rows in enumerate(parts):
+            start = None if near is None else near[0][part]
+            fits.append(fit_logistic_regression(learnt[part], strength=strength, start=start))
+            logits = fits[-1].logits(held[part])
+            said[torch.from_numpy(rows).to(said.device), : logits.shape[1]] = logits
+        return _mean_cross_entropy(said[judged], design.targets[judged]), (fits, said)
+
+    strength, _, (_, said) = _lowest(fitted, strengths)
+    return strength, said
+
+
+def _lowest(fitted: Callable[[float, T | None], tuple[float, T]], strengths: Sequence[float]) -> tuple[float, float, T]:
+    """Return the strength with the lowest loss, that loss and the fit: from the middle one downhill.
+
+    A fit begins where its neighbour has ended.
+    """
+    middle = len(strengths) // 2
+    best = (strengths[middle], *fitted(strengths[middle], None))
+    for way in (strengths[middle + 1 :], strengths[:middle][::-1]):
+        went = False
+        for strength in way:
+            loss, found = fitted(strength, best[2])
+            if loss >= best[1]:
+                break
+            best, went = (strength, loss, found), True
+        if went:  # the loss has one valley
             break
-        best, lowest, kept = strength, found, said
-    assert kept is not None
-    return best, kept
+    return best
 
 
 def stratified_folds(labels: NDArray[np.int64], parts: int, *, seed: int = 0) -> NDArray[np.int64]:
