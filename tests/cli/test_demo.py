@@ -23,9 +23,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_small")
-def test_the_default_and_plain_fine_tuning_are_compared_with_the_truth(
-    calmix: Any, checkpoint: Any, place: Path
-) -> None:
+def test_the_default_and_plain_training_are_compared_with_the_truth(calmix: Any, checkpoint: Any, place: Path) -> None:
     words = ["demo", "--model", checkpoint("bert"), "--epochs", 1, "--out", "runs"]
     ended = calmix(*words)
     assert ended.code == 0, ended.err

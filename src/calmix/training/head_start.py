@@ -30,6 +30,10 @@ class Start:
     head: HeadStart
     pooling: Pooling
 
+    def sets_inner(self, kind: str) -> bool:
+        """Return whether the dense layer before the head is set for the mean of a text: pairs have none."""
+        return self.pooling == "mean" and kind == "text"
+
 
 def start_for(pretrained: str, head: HeadStart | None, pooling: Pooling | None, *, epochs: int | None = None) -> Start:
     """Return where training a model begins, given what was asked: heads are fitted where there are trained weights."""
@@ -50,6 +54,7 @@ def begin_head(
     dev: tuple[Packed | Pixels, NDArray[np.int64]] | None,
     accelerator: Accelerator,
     trained: bool,
+    set_inner: bool,
     signals: Mapping[str, Signal] | None = None,
     folds: NDArray[np.int64] | None = None,
     choose_by_dev: bool = True,
@@ -59,7 +64,8 @@ def begin_head(
     """Give a network the head that its run begins with, and return what it is worth as it stands.
 
     A trained head stays as it is. Another is fitted to the training rows; the network is left with a small one, and
-    what is returned tells of the same one at full size. None where there is nothing to fit it to.
+    what is returned tells of the same one at full size. With `set_inner` the dense layer before it is set, too. None
+    where there is nothing to fit it to.
     """
     began = time.monotonic()
     placed(network, accelerator)
@@ -83,7 +89,7 @@ def begin_head(
         dev=dev_rows,
         folds=folds,
         choose_by_dev=choose_by_dev,
-        set_inner=data.packed.counts is None,
+        set_inner=set_inner,
         precision=arithmetic,
         progress=None if on_progress is None else _shown(on_progress, len(data), began),
     )
