@@ -81,7 +81,7 @@ def train(
         int | None,
         typer.Option(
             help="In place of dev data, train so many networks more, each without a part of TRAIN that it then "
-            "predicts. Default: 3 where a tenth is under 200 rows; 0: never.",
+            "predicts. Default: 3 below 1,000 rows or 10 a class; 0: never.",
             rich_help_panel=_DATA,
         ),
     ] = None,

@@ -23,6 +23,8 @@ __all__ = ["FOLDS", "ClassWeights", "Sets", "Source", "check_learnable", "class_
 _FEW = 200
 # What is split off where nobody says how much.
 _DEV_FRACTION = 0.1
+# Fewer rows than these in all, or of a class (unless they are many all the same), are not split.
+_FEW_ROWS, _FEW_OF_A_CLASS, _NOT_FEW = 1_000, 10, 5_000
 FOLDS = 3
 """Parts of so few rows that none are set aside: the networks trained on two of three cost two runs more."""
 
@@ -95,7 +97,7 @@ def prepare_sets(
     if folds:
         _check_folds(dev, dev_fraction, guard, teachers)
     elif folds is None and fold_if_few and dev is None and dev_fraction is None and not guard and teachers is None:
-        folds = FOLDS if _DEV_FRACTION * len(learn) < _FEW and _can_fold(learn) else None
+        folds = FOLDS if _has_few(learn) and _can_fold(learn) else None
     if folds:
         of_rows = fold_examples(learn, folds, seed=seed)
         choose = learn.take(np.flatnonzero(of_rows >= 0))
@@ -140,6 +142,12 @@ def _check_folds(dev: Source | None, dev_fraction: float | None, guard: bool, te
         raise InputError("a guarantee needs rows that no network has learnt from: give --dev, not --folds")
     if teachers is not None:
         raise InputError("--folds are not for students of a teacher: give --dev or --dev-fraction")
+
+
+def _has_few(examples: Examples) -> bool:
+    """Return whether a dev set would be too small to be of use, or take too much away: each class has a row there."""
+    rows, classes = len(examples), len(examples.label_names)
+    return rows < _FEW_ROWS or rows < min(_FEW_OF_A_CLASS * classes, _NOT_FEW)
 
 
 def _can_fold(examples: Examples) -> bool:
