@@ -75,7 +75,7 @@ async function showExplorer() {
   for (const row of samples.suspects) samples.suspect[row] = 1;
   const decisions = new Decisions(data.key, samples, data.columns);
   const canvas = byId("points"), overlay = byId("overlay"), hover = byId("hover");
-  const cloud = new Cloud(canvas, samples.variability, samples.confidence);
+  const cloud = new Cloud(canvas, samples.variability, samples.confidence, data.samples.axes);
   const style = new Uint8Array(n), passes = new Uint8Array(n).fill(1);
   let palette = [], shown = n, selected = [], tab = "suspects", page = 0, list = [], lasso = null, lowered = null, spot = -1;
   const wanted = (row) => passes[row] === 1;
