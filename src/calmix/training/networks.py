@@ -27,6 +27,7 @@ from calmix.models import (
     measured,
     pack_images,
     preparation_for,
+    spelling_notes,
     usable_length,
     word_notes,
 )
@@ -92,13 +93,14 @@ def _for_texts(pretrained: str, sets: Mapping[str, Examples], seed: int, max_len
     network, tokenizer = reused("network", (words, names, choices, seed), load, copied=_copied)
     # Wherever the checkpoint goes, texts are cut where they were cut in training.
     limit = tokenizer.model_max_length = usable_length(tokenizer, network.config, max_length)
-    packed: dict[str, Packed | Pixels] = {
+    packed = {
         name: reused(
             "tokens", (words, limit, examples.digest()), partial(encode, examples, tokenizer, max_length=limit)
         )
         for name, examples in sets.items()
     }
-    notes = word_notes(pretrained, network)
+    read = partial(spelling_notes, sets["train"], packed["train"], tokenizer)
+    notes = word_notes(pretrained, network) + reused("spelling", (words, limit, sets["train"].digest()), read)
     if cut := [f"{name}: {p.truncated} of {len(p)}" for name, p in packed.items() if p.truncated]:
         notes = [*notes, f"{', '.join(cut)} texts are longer than {limit} tokens and were cut (--max-length)"]
     config: Any = network.config
@@ -106,7 +108,7 @@ def _for_texts(pretrained: str, sets: Mapping[str, Examples], seed: int, max_len
         kind = config.model_type
         note = f"{kind} answers otherwise to a text beside longer ones: predict texts of one length together, as we do"
         notes = [*notes, note]
-    return Loaded(network, tokenizer, packed, fill_tokens(tokenizer), notes)
+    return Loaded(network, tokenizer, dict(packed), fill_tokens(tokenizer), notes)
 
 
 def _for_images(
