@@ -76,17 +76,14 @@ def begin_head(
     targets = head_targets(data, signals or {})
     if targets is None:
         return None
-    dev_rows = None
-    if dev is not None:
-        width = targets.shape[1] if data.packed.counts is None else int(dev[0].counts.max())  # type: ignore[union-attr]
-        dev_rows = (dev[0], nn.functional.one_hot(torch.from_numpy(dev[1]), width).float().to(targets.device))
     arithmetic: Arithmetic = "bf16" if precision == "bf16" else "fp32"
     fit = partial(
         fit_head_to,
         network,
         data.packed,
         targets,
-        dev=dev_rows,
+        class_weights=data.class_weights,
+        dev=dev,
         folds=folds,
         choose_by_dev=choose_by_dev,
         set_inner=set_inner,
@@ -101,22 +98,16 @@ def begin_head(
 
 
 def head_targets(data: TrainingSet, signals: Mapping[str, Signal]) -> Tensor | None:
-    """Return what a head is fitted to: a teacher's probabilities, label distributions, or labels; by class weights.
+    """Return what a head is fitted to: a teacher's probabilities or label distributions [rows, classes], or labels.
 
     None where no row has any of these: a teacher that is asked in each step only has said nothing yet.
     """
     taught = signals.get(TEACHER)
     if isinstance(taught, Tensor):
-        targets = torch.softmax(taught.float(), 1)
-    elif data.targets is not None:
-        targets = data.targets.float()
-    else:
-        classes = data.classes if data.packed.counts is None else int(data.packed.counts.max())
-        assert classes is not None
-        targets = (data.labels[:, None] == torch.arange(classes, device=data.labels.device)).float()
-    if data.class_weights is not None:
-        targets = targets * data.class_weights
-    return targets if bool((targets.sum(1) > 0).any()) else None
+        return torch.softmax(taught.float(), 1)
+    if data.targets is not None:
+        return data.targets.float()
+    return data.labels if bool((data.labels >= 0).any()) else None
 
 
 def _shown(show: Callable[[Progress], None], rows: int, began: float) -> Callable[[int], None]:
