@@ -1,5 +1,6 @@
 """Settings that depend on where training begins: from pretrained weights, or from random ones."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,10 +37,10 @@ _SENTENCE_CNN: dict[str, Any] = {
 }
 _RATES = {"adamw": 1e-3, "sgd": 0.02}
 
-# The schedule of pretrained networks: a run sees so many rows at least, in so many epochs at most; below so many rows
-# batches are smaller, and there or with so many classes steps are larger. The rate is that of networks of this width.
-_SEEN, _LEAST, _MOST = 15_000, 3, 20
-_FEW_ROWS, _MANY_CLASSES = 2_000, 50
+# The schedule of pretrained networks: so many updates at least, within these epochs; below so many rows batches are
+# smaller, and there, or with so many classes, steps are larger. The rate is that of networks of this width.
+_UPDATES, _LEAST, _MOST = 120, 3, 20
+_FEW_ROWS, _MANY_CLASSES = 1_000, 50
 _RATE, _WIDTH = 5e-5, 384
 
 
@@ -64,9 +65,10 @@ def with_defaults(given: Mapping[str, Any], model: str, *, rows: int, classes: i
 def _schedule(rows: int, classes: int, width: int, optimizer: str | None) -> dict[str, Any]:
     """Return epochs, batch size and learning rate for so many rows and classes, and a network so wide."""
     few = rows < _FEW_ROWS
+    batch = 16 if few else 32
     rate = 1e-2 if optimizer == "sgd" else _RATE * _WIDTH / width
     return {
-        "epochs": min(_MOST, max(_LEAST, -(-_SEEN // max(1, rows)))),
-        "batch_size": 16 if few else 32,
+        "epochs": min(_MOST, max(_LEAST, math.ceil(_UPDATES * batch / max(1, rows)))),
+        "batch_size": batch,
         "lr": 2 * rate if few or classes >= _MANY_CLASSES else rate,
     }

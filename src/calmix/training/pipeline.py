@@ -140,11 +140,11 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
         pooling: what a new head reads of a single text: the `mean` of all tokens, where the network can be given a
             layer that computes it, or the `first` token, or what else its architecture reads. `mean` is the default
             with a fitted head.
-        epochs: passes over the training data; 0 fits the head alone. Pretrained networks see at least 15,000 rows, in
-            3 epochs or more and 20 at most; others make 30 epochs.
-        batch_size: samples per update, over all processes and accumulated parts: 32, or 16 below 2,000 rows; 128.
+        epochs: passes over the training data; 0 fits the head alone. Pretrained networks make at least 120
+            updates, in 3 epochs or more and 20 at most; others make 30 epochs.
+        batch_size: samples per update, over all processes and accumulated parts: 32, or 16 below 1,000 rows; 128.
         optimizer: `adamw`, or `sgd` with Nesterov momentum 0.9.
-        lr: peak learning rate: 5e-5 for a network 384 wide and less for wider ones, twice that below 2,000 rows or with
+        lr: peak learning rate: 5e-5 for a network 384 wide and less for wider ones, twice that below 1,000 rows or with
             50 classes and more; 0.02.
         weight_decay: 0, or 5e-4. AdamW's is not applied to biases and norms.
         warmup: share of the steps over which the learning rate rises: 0.1, or 0.
