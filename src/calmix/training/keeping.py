@@ -127,7 +127,7 @@ class Keeper:
             self._load(self.best)
         if self.shards is not None:
             self.shards.leave()
-        if self.best is not None and self.run.best_epoch == 0:
+        if self.best is not None and self.run.best_epoch == 0 and self.run.head_factor != 1:
             scale_head(self.model, 1 / self.run.head_factor)
 
     def log(self) -> None:
