@@ -32,8 +32,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     The arguments are some of those of `calmix.train`, with its defaults; `class_weights` goes by the classes as they
     are in `y`. The epoch and the temperature are chosen by a part of the data given to `fit`, `dev_fraction` of it, or,
-    where that is little, by `folds`. A fitted one has `classes_`, the `calmix.Classifier` (`classifier_`) and the run's figures
-    (`metrics_`).
+    where that is little, by `folds`. A fitted one has `classes_`, the `calmix.Classifier` (`classifier_`) and the run's
+    figures (`metrics_`).
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         settings = {**self.get_params(deep=False), "class_weights": _by_name(self.class_weights, classes)}
         with tempfile.TemporaryDirectory(prefix="calmix-") as folder:
-            run = train(examples, out=Path(folder) / "run", **settings)
+            run = train(examples, out=Path(folder) / "run", merge_labels=False, **settings)
             classifier = load(run.model)
         self.classes_, self.classifier_, self.metrics_ = classes, classifier, run.metrics
         return self

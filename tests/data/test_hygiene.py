@@ -103,6 +103,7 @@ def test_texts_that_look_like_ids_are_said(texts, ids):
 def test_labels_that_look_like_one_are_said(one, other, rows, alike):
     examples = Examples.from_texts([f"text {i}" for i in range(rows + 2)], [one, one] + [other] * rows)
     lines = hygiene_lines(examples, {})
+    other = other.replace("  ", "␣␣")
     said = f"train: the labels '{one}' (2 rows) and '{other}' ({rows} rows) look like one, written in two ways"
     assert lines == ([said] if alike else [])
 

@@ -94,6 +94,8 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         temperature: float = 1.5,
         guarantee: float | None = None,
         seed: int = 0,
+        before: bool = False,
+        epochs: int = 3,
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir()
@@ -115,8 +117,11 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
                 "loss": 1 / e,
                 "dev": {"nll": 0.9 / e, "nll-ts": 0.8 / e, "accuracy": 0.5 + e / 10, "ece": 0.1},
             }
-            for e in (1, 2, 3)
+            for e in range(1, epochs + 1)
         ]
+        if before:
+            dev = {"nll": 0.95, "nll-ts": 0.94, "accuracy": 0.583, "ece": 0.12, "mcc": 0.4, "temperature": 0.9}
+            history.insert(0, {"epoch": 0, "step": 0, "loss": None, "dev": dev, "joint": [[0.5, 0.6]], "seconds": 1.0})
         write_text(folder / "log.jsonl", "".join(f"{json.dumps(entry)}\n" for entry in history))
         if samples:
             labels = np.arange(samples) % len(classes)
@@ -126,7 +131,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
                 classes,
             )
             write_map(folder, dynamics_of(labels, ids=made.ids, names=classes, wrong=samples // 6), made)
-        metrics = {"temperature": temperature, "splits": splits, "best_epoch": 3, "epochs": history, "notes": []}
+        metrics = {"temperature": temperature, "splits": splits, "best_epoch": epochs, "epochs": history, "notes": []}
         metrics["rows"] = {"train": samples} | dict.fromkeys(sets, rows)
         if guarantee is not None:
             dev = sets_of(sets, rows, classes)[sets[0]]

@@ -223,6 +223,7 @@ def test_a_model_that_hardly_learnt_is_said_to_have(right: int, said: bool) -> N
     assert any("hardly learnt" in note for note in notes) == said
     if said:
         assert f"{right / 60:.0%} of the training labels right, the most frequent alone makes 33%" in notes[0]
+        assert "no label is called wrong" in notes[0]
 
 
 def test_a_class_that_a_region_lacks_is_named() -> None:
@@ -233,6 +234,16 @@ def test_a_class_that_a_region_lacks_is_named() -> None:
     sure[:8] *= 2
     dynamics = Dynamics.from_logits(np.stack([unsure, sure]), labels, label_names=("a", "b", "c"))
     assert map_notes(dynamics) == [
-        "map: no easy sample has the label b, c",
-        "map: no ambiguous sample has the label a, c",
+        'map: the easy third of the data map has no sample of "b", "c"',
+        'map: the ambiguous third of the data map has no sample of "a", "c"',
     ]
+
+
+def test_of_many_absent_classes_three_are_named() -> None:
+    labels = np.repeat(np.arange(10), 8)
+    logits = np.eye(10)[labels] * np.linspace(1, 9, 80)[:, None]
+    names = tuple(f"class {k}" for k in range(10))
+    notes = map_notes(Dynamics.from_logits(np.stack([logits, logits * 2]), labels, label_names=names))
+    absent = [note for note in notes if "easy third" in note]
+    assert len(absent) == 1
+    assert absent[0].endswith('has no sample of "class 0", "class 1", "class 2" and 3 other labels')

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.progress import Progress as Bars
     from rich.text import Text
@@ -33,6 +35,7 @@ __all__ = [
     "separation_table",
     "training_bar",
     "unfamiliar_table",
+    "verdict_lines",
     "working_bar",
 ]
 
@@ -207,6 +210,15 @@ def _range(low: float | None, high: float | None, *, percent: bool) -> str:
     if low is None or high is None:
         return "–"
     return f"{100 * low:.1f}–{100 * high:.1f}" if percent else f"{low:.3f}–{high:.3f}"
+
+
+def verdict_lines(folder: "Path") -> list[str]:
+    """Return what the page of a run or an evaluation says first: what the model knows, and how far to trust it."""
+    from calmix.report.runs import read_run
+    from calmix.report.verdict import verdict_of
+
+    verdict = verdict_of(read_run(folder))
+    return [plain(f"{verdict.headline}. {verdict.knows.sentence}"), plain(verdict.sentence)]
 
 
 def guarantee_lines(figures: Mapping[str, Any]) -> list[str]:

@@ -21,8 +21,16 @@ from calmix.cli.parsing import (
     share,
     weights,
 )
-from calmix.cli.showing import figures_table, generations_table, guarantee_lines, note, plain, print_json, training_bar
-from calmix.errors import InputError
+from calmix.cli.showing import (
+    figures_table,
+    generations_table,
+    guarantee_lines,
+    note,
+    plain,
+    print_json,
+    training_bar,
+    verdict_lines,
+)
 
 if TYPE_CHECKING:
     from calmix.training import Run
@@ -72,8 +80,16 @@ def train(
     folds: Annotated[
         int | None,
         typer.Option(
-            help="In place of dev data: train so many more networks, each without a part of TRAIN that it then predicts. "
-            "Default: 3 where a tenth is under 200 rows; 0: never.",
+            help="In place of dev data, train so many networks more, each without a part of TRAIN that it then "
+            "predicts. Default: 3 below 1,000 rows or 10 a class; 0: never.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    merge_labels: Annotated[
+        bool | None,
+        typer.Option(
+            "--merge-labels/--keep-labels",
+            help="Of labels that differ in case or blanks alone, make one, or train them as different. Default: stop.",
             rich_help_panel=_DATA,
         ),
     ] = None,
@@ -123,8 +139,8 @@ def train(
     head: Annotated[
         Head | None,
         typer.Option(
-            help="Fit the head to the network's features before fine-tuning, or draw it. Default: fitted, where weights "
-            "are pretrained.",
+            help="Fit the head to the network's features before fine-tuning, or draw it. Default: fitted, where "
+            "weights are pretrained.",
             rich_help_panel=_TRAINING,
         ),
     ] = None,
@@ -156,8 +172,8 @@ def train(
     lr: Annotated[
         float | None,
         typer.Option(
-            help="Peak learning rate. Default: 5e-5 for networks 384 wide, less for wider ones, twice that with few rows "
-            "or many classes; or 0.02.",
+            help="Peak learning rate. Default: 5e-5 for networks 384 wide, less for wider ones, twice that with few "
+            "rows or many classes; or 0.02.",
             rich_help_panel=_TRAINING,
         ),
     ] = None,
@@ -291,8 +307,6 @@ def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) ->
     }
     as_json, push_to_hub, no_report = (settings.pop(name) for name in ("as_json", "push_to_hub", "no_report"))
     dry_run = settings["dry_run"]
-    if settings["dev"] is not None and settings["dev_fraction"] is not None:
-        raise InputError("give --dev or --dev-fraction, not both: with --dev, nothing is split off TRAIN")
     settings |= {
         "options": pairs(settings.pop("set_") or [], "--set"),
         "ood": named_files(settings["ood"] or []),
@@ -324,6 +338,8 @@ def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) ->
         figures_table(done.metrics["splits"])
         if "generations" in done.metrics:
             generations_table(done.metrics["generations"])
+        for line in verdict_lines(done.folder):
+            print(line)
         for line in guarantee_lines(done.metrics):
             print(line)
         if page is not None:

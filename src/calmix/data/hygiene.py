@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from calmix.data.columns import unread_parts
 from calmix.data.examples import Examples
-from calmix.data.keys import folded_keys, groups_of
+from calmix.data.keys import folded_keys, groups_of, same_label
+from calmix.data.label_twins import counted
 from calmix.data.origin import shown
 
 __all__ = [
@@ -79,18 +80,14 @@ def labels_alike(examples: Examples) -> list[tuple[str, str]]:
     names = examples.label_names  # none for multiple choice
     counts = np.bincount(examples.labels[examples.labels >= 0], minlength=len(names))
     order = np.argsort(counts, kind="stable")
-    found = []
+    found, same = [], list(map(same_label, names))
     for place, k in enumerate(order if 0 < len(names) <= _MANY else ()):
         for other in order[:place:-1]:
-            same = "".join(names[k].split()).casefold() == "".join(names[other].split()).casefold()
-            if counts[k] and (same or (_RARE * counts[k] <= counts[other] and _slip(names[k], names[other]))):
-                found.append((_counted(names[k], counts[k]), _counted(names[other], counts[other])))
+            slip = _RARE * counts[k] <= counts[other] and _slip(names[k], names[other])
+            if counts[k] and (same[k] == same[other] or slip):
+                found.append((counted(names[k], counts[k]), counted(names[other], counts[other])))
                 break
     return found
-
-
-def _counted(name: str, rows: int) -> str:
-    return f"{shown(name)} ({'1 row' if rows == 1 else f'{rows} rows'})"
 
 
 def _slip(one: str, other: str) -> bool:

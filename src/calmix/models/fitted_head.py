@@ -5,8 +5,7 @@ A logistic regression on what the head reads finds that direction in seconds. At
 rows right already, which then teach the encoder nothing; at a tenth of it all rows teach, in the right directions.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from calmix.models.anatomy import Anatomy, anatomy
+from calmix.models.anatomy import anatomy
 from calmix.models.encoding import Packed
+from calmix.models.head_features import Seen, inner_layer, watching
 from calmix.models.logistic_regression import (
     Design,
     best_strength,
@@ -25,8 +25,7 @@ from calmix.models.logistic_regression import (
     stratified_folds,
 )
 from calmix.models.pixels import Pixels
-from calmix.models.predicting import Arithmetic, predict_logits
-from calmix.models.sites import head_input, pooled
+from calmix.models.predicting import Arithmetic
 
 __all__ = ["FACTOR", "FittedHead", "HeadStart", "fit_head_to"]
 
@@ -39,17 +38,7 @@ FACTOR = 0.125
 # So many sequences are looked at, at most: more change little, and memory is bounded.
 _MOST = 50_000
 # Parts of cross-fitting, where no dev rows choose the strength; above so many rows, one part is held out instead.
-_FOLDS, _FEW = 5, 5_000
-# Penalty of the regression that sets the inner layer, as a share of the mean squared length of what that layer reads.
-_RIDGE = 0.02
-# Activations that an inner layer may have: found by trying.
-_ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
-    torch.tanh,
-    nn.functional.gelu,
-    torch.relu,
-    nn.functional.silu,
-    lambda x: x,
-)
+_FOLDS, _FEW = 5, 2_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +57,9 @@ class FittedHead:
     """What was said of each training row by a head fitted without it, where that was asked: NaN where none was."""
     rows: int
     """How many rows it was fitted to."""
+    accuracy: float
+    """How often it is right about the dev rows; without any, about training rows that other heads were fitted without.
+    NaN where there was nothing to judge."""
 
     def on_cpu(self) -> "FittedHead":
         """Return the same head in main memory, to be sent to other processes."""
@@ -86,7 +78,8 @@ def fit_head_to(
     packed: Packed | Pixels,
     targets: Tensor,
     *,
-    dev: tuple[Packed | Pixels, Tensor] | None = None,
+    class_weights: Tensor | None = None,
+    dev: tuple[Packed | Pixels, NDArray[np.int64]] | None = None,
     folds: NDArray[np.int64] | None = None,
     choose_by_dev: bool = True,
     set_inner: bool = False,
@@ -98,8 +91,10 @@ def fit_head_to(
     Args:
         model: a classifier.
         packed: the training rows, texts or images.
-        targets: [rows, classes or choices]: label distributions, times class weights; rows of zeros do not count.
-        dev: rows, with targets, that choose how strongly weights are penalised.
+        targets: [rows]: labels, or the right choices; rows of −1 do not count. Or [rows, classes or choices]: label
+            distributions; rows of zeros do not count.
+        class_weights: [classes]: how much each label counts in training.
+        dev: rows, with labels, that choose how strongly weights are penalised.
         folds: which part each row is in, −1 for those always learnt from: the penalty is then chosen, and
             `fold_logits` are made, by cross-fitting over these parts. Without them and without dev rows, five.
         choose_by_dev: False takes no look at the labels of the dev rows, which are then told of alone.
@@ -108,200 +103,90 @@ def fit_head_to(
         progress: called with the number of rows after each batch.
     """
     parts = anatomy(model)
+    head: Any = model.get_submodule(parts.head)
     rows = _subset(targets, packed.counts) if folds is None else np.arange(len(packed))
-    with _watching(model, parts, inner=set_inner) as watch:
+    with watching(model, parts, inner=set_inner) as watch:
         train = watch.look(packed, rows, precision, progress)
         held = None if dev is None else watch.look(dev[0], np.arange(len(dev[0])), precision, progress)
     weights: dict[str, Tensor] = {}
-    inner = _inner_layer([train] if held is None else [train, held], watch.activation) if set_inner else None
+    inner = inner_layer([train] if held is None else [train, held], watch.activation) if set_inner else None
     if inner is not None:
         weights |= {f"{parts.inner}.weight": inner.weight, f"{parts.inner}.bias": inner.bias}
         train = inner.applied(train)
         held = None if held is None else inner.applied(held)
-    head: Any = model.get_submodule(parts.head)
     intercept = head.bias is not None
-    design = _design(train, targets, rows, packed.counts, intercept)
-    out_of_fold = None
-    judged = None if held is None or dev is None else _design(held, dev[1], None, dev[0].counts, intercept)
+    chosen = targets[torch.from_numpy(rows).to(targets.device)]
+    counts = None if packed.counts is None else packed.counts[rows]
+    design = _design(head, train, chosen, counts, class_weights)
+    judged = None
+    if held is not None and dev is not None:
+        judged = _design(head, held, torch.from_numpy(dev[1]), dev[0].counts, None)
+    out_of_fold, accuracy = None, float("nan")
     if judged is not None and choose_by_dev and folds is None:
         fitted, _ = best_strength(design, judged)
     else:
-        labels = targets[torch.from_numpy(rows).to(targets.device)].argmax(1).cpu().numpy()
-        if packed.counts is not None:
-            labels = np.zeros_like(labels)  # the place of the right choice is no class
-        of_rows = folds if folds is not None else stratified_folds(labels, _FOLDS if len(rows) <= _FEW else 10)
-        if folds is None and len(rows) > _FEW:
-            of_rows = np.where(of_rows == 0, 0, -1)
+        of_rows = _parts_of(chosen, packed.counts) if folds is None else folds
+        strength = 1.0
         if (of_rows >= 0).any():
             strength, said = cross_fitted(design, of_rows)
-            out_of_fold = said.cpu().numpy() if folds is not None else None
-        else:
-            strength = 1.0
+            asked = np.flatnonzero(of_rows >= 0)
+            accuracy = _accuracy(said, design.take(asked))
+            if folds is not None:
+                out_of_fold = np.full((len(rows), design.outputs), np.nan, dtype=np.float32)
+                out_of_fold[asked] = said.cpu().numpy()
         fitted = fit_logistic_regression(design, strength=strength)
     weights[f"{parts.head}.weight"] = fitted.weight
     if intercept:
         weights[f"{parts.head}.bias"] = fitted.bias
-    said_of_dev = None if judged is None else fitted.logits(judged).float().cpu().numpy()
-    return FittedHead(weights, parts.head, fitted.strength, said_of_dev, out_of_fold, len(rows))
-
-
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """What was seen inside a network of some rows: [sequences, width] each."""
-
-    features: Tensor
-    """What the head read."""
-    before: Tensor | None = None
-    """What the inner layer read."""
-    means: Tensor | None = None
-    """The mean of the last hidden states, of length 1."""
-
-
-class _Watch:
-    """Looks into a network while it predicts."""
-
-    def __init__(self, model: nn.Module, parts: Anatomy) -> None:
-        self.model, self.parts = model, parts
-        self.activation: Callable[[Tensor], Tensor] | None = None
-        self.read: list[Any] = []
-        self.inner: list[Any] = []
-        self.hidden: list[Any] = []
-
-    def look(
-        self,
-        packed: Packed | Pixels,
-        rows: NDArray[np.int64],
-        precision: Arithmetic,
-        progress: Callable[[int], None] | None,
-    ) -> _Seen:
-        """Return what passes inside the network for these rows."""
-        counts = np.ones(len(rows), dtype=np.int64) if packed.counts is None else packed.counts[rows]
-        first = counts.cumsum() - counts
-        found: list[list[tuple[Tensor, Tensor]]] = [[], [], []]
-
-        def visit(places: NDArray[np.int64], inputs: dict[str, Tensor]) -> None:
-            sequences = np.concatenate([np.arange(first[p], first[p] + counts[p]) for p in places])
-            where = torch.from_numpy(sequences)
-            features = pooled(self.read.pop(), inputs, self.model.config).float()
-            found[0].append((where, features))
-            before = self._before(features)
-            means = self._means(inputs, len(features))
-            if before is not None and means is not None:
-                found[1].append((where, before))
-                found[2].append((where, means))
-            for seen in (self.read, self.inner, self.hidden):
-                seen.clear()
-
-        predict_logits(self.model, packed, rows=rows, precision=precision, progress=progress, visit=visit)
-        total = int(counts.sum())
-        features, before, means = (_in_order(pieces, total) for pieces in found)
-        assert features is not None
-        return _Seen(features, before, means)
-
-    def _before(self, features: Tensor) -> Tensor | None:
-        """Return what the inner layer read, if the head reads what it made of that, through an activation alone."""
-        if len(self.inner) != 1:
-            return None
-        before, after = (tensor.float() for tensor in self.inner[0])
-        if before.dim() != 2 or after.shape != features.shape:
-            return None
-        if self.activation is None:
-            close = (f for f in _ACTIVATIONS if torch.allclose(f(after), features, rtol=2e-2, atol=1e-2))
-            self.activation = next(close, None)
-        return None if self.activation is None else before
-
-    def _means(self, inputs: Mapping[str, Tensor], sequences: int) -> Tensor | None:
-        mask = inputs.get("attention_mask")
-        if len(self.hidden) != 1 or mask is None:
-            return None
-        hidden, mask = self.hidden[0].float(), mask.reshape(-1, mask.shape[-1])
-        if hidden.shape[:2] != mask.shape or len(hidden) != sequences:
-            return None
-        shown = mask[..., None].float()
-        return nn.functional.normalize((hidden * shown).sum(1) / shown.sum(1), dim=1)
-
-
-@contextmanager
-def _watching(model: nn.Module, parts: Anatomy, *, inner: bool) -> Iterator[_Watch]:
-    """Yield what looks into a network."""
-    watch = _Watch(model, parts)
-    with ExitStack() as held:
-        watch.read = held.enter_context(head_input(model, parts))
-        if inner and parts.inner is not None:
-            base: Any = getattr(model, model.base_model_prefix)  # type: ignore[call-overload]
-            layer = model.get_submodule(parts.inner)
-            hooks = [
-                layer.register_forward_hook(lambda _, args, out: watch.inner.append((args[0], out))),
-                base.register_forward_hook(lambda _, args, out: watch.hidden.append(out[0])),
-            ]
-            for hook in hooks:
-                held.callback(hook.remove)
-        yield watch
-
-
-@dataclass(frozen=True, eq=False)
-class _Inner:
-    """Weights of the layer before the head."""
-
-    weight: Tensor
-    bias: Tensor
-    activation: Callable[[Tensor], Tensor]
-
-    def applied(self, seen: _Seen) -> _Seen:
-        """Return what the head will read once these weights are in place."""
-        assert seen.before is not None
-        return _Seen(self.activation(seen.before @ self.weight.T + self.bias))
-
-
-def _inner_layer(seen: Sequence[_Seen], activation: Callable[[Tensor], Tensor] | None) -> _Inner | None:
-    """Return weights with which the inner layer imitates mean pooling; None where there is no such layer.
-
-    A ridge regression from what the layer reads, towards a multiple of the identity: with few rows it is all that is
-    known, and what a layer reads of the first token is not far from the mean of all. Values stay below 0.3 or so, where
-    activations are nearly linear.
-    """
-    if activation is None or any(one.before is None or one.means is None for one in seen):
-        return None
-    before = torch.cat([one.before for one in seen if one.before is not None])
-    means = torch.cat([one.means for one in seen if one.means is not None])
-    if before.shape != means.shape:
-        return None
-    center, target = before.mean(0), means.mean(0)
-    x, y = (before - center).double(), (means - target).double()
-    squares = x.square().sum().clamp_min(1e-12)
-    slope = (x * y).sum() / squares
-    identity = torch.eye(x.shape[1], device=x.device, dtype=x.dtype)
-    ridge = _RIDGE * squares / len(x)
-    solved = torch.linalg.solve(x.T @ x + ridge * identity, x.T @ (y - slope * x)) + slope * identity
-    weight = solved.T.to(before.dtype)
-    return _Inner(weight, target - weight @ center, activation)
+    said_of_dev = None
+    if judged is not None:
+        logits = fitted.logits(judged)
+        accuracy, said_of_dev = _accuracy(logits, judged), logits.float().cpu().numpy()
+    return FittedHead(weights, parts.head, fitted.strength, said_of_dev, out_of_fold, len(rows), accuracy)
 
 
 def _design(
-    seen: _Seen, targets: Tensor, rows: NDArray[np.int64] | None, counts: NDArray[np.int64] | None, intercept: bool
+    head: Any, seen: Seen, targets: Tensor, counts: NDArray[np.int64] | None, class_weights: Tensor | None
 ) -> Design:
-    chosen = targets if rows is None else targets[torch.from_numpy(rows).to(targets.device)]
-    of_rows = counts if counts is None or rows is None else counts[rows]
-    chosen = chosen.to(seen.features.device, seen.features.dtype)
-    return Design(seen.features, chosen, of_rows, intercept=intercept)
+    settings: dict[str, Any] = {"class_weights": class_weights, "counts": counts, "intercept": head.bias is not None}
+    if targets.dim() == 2:
+        return Design.of_distributions(seen.features, targets, **settings)
+    outputs = head.out_features if counts is None else int(counts.max())
+    return Design.of_labels(seen.features, targets, outputs, **settings)
+
+
+def _labels_of(targets: Tensor) -> NDArray[np.int64]:
+    """Return the label of each row; −1 of those that do not count."""
+    if targets.dim() == 2:
+        targets = torch.where(targets.sum(1) > 0, targets.argmax(1), -1)
+    return np.asarray(targets.cpu().numpy())
+
+
+def _accuracy(logits: Tensor, design: Design) -> float:
+    """Return the share of rows whose label has the highest logit, among those that count."""
+    labels = design.targets if design.targets.dim() == 1 else design.targets.argmax(1)
+    right = (logits.argmax(1) == labels)[design.mass > 0]
+    return float(right.float().mean())
+
+
+def _parts_of(targets: Tensor, counts: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Return the parts of cross-fitting that rows are in: five of few rows, and of more a tenth alone."""
+    labels = _labels_of(targets)
+    if counts is not None:
+        labels = np.minimum(labels, 0)  # the place of the right choice is no class
+    few = len(labels) <= _FEW
+    parts = stratified_folds(labels, _FOLDS if few else 10)
+    return parts if few else np.where(parts == 0, 0, -1)
 
 
 def _subset(targets: Tensor, counts: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Return the rows that a head is fitted to: all that count, or a bounded share of each label."""
-    there = np.flatnonzero((targets.sum(1) > 0).cpu().numpy())
-    most = _MOST if counts is None else int(_MOST / counts.mean())
+    """Return the rows that a head is fitted to: all that count, or a bounded share of each label, one row at least."""
+    labels = _labels_of(targets)
+    there = np.flatnonzero(labels >= 0)
+    most = _MOST if counts is None else max(1, int(_MOST / counts.mean()))
     if len(there) <= most:
         return there
-    labels = targets.argmax(1).cpu().numpy()[there]
-    order = np.argsort(labels, kind="stable")  # every so many-th row, label after label
-    return np.sort(there[order[np.linspace(0, len(there) - 1, most).astype(np.int64)]])
-
-
-def _in_order(pieces: Sequence[tuple[Tensor, Tensor]], total: int) -> Tensor | None:
-    """Return rows in their own order; None where some are missing."""
-    if sum(len(where) for where, _ in pieces) != total:
-        return None
-    out = torch.empty(total, pieces[0][1].shape[1], device=pieces[0][1].device)
-    for where, values in pieces:
-        out[where.to(out.device)] = values
-    return out
+    order = there[np.argsort(labels[there], kind="stable")]  # every so many-th row, label after label
+    spread = order[np.linspace(0, len(order) - 1, most).astype(np.int64)]
+    firsts = order[np.unique(labels[order], return_index=True)[1]]
+    return np.union1d(spread, firsts if counts is None else spread)

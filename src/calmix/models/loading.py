@@ -165,7 +165,7 @@ def load_with_head(
     _fit_together(name, model, tokenizer)
     is_new = f"{parts.head}.weight" in drawn
     trained = not is_new and (choices or keep_head(model, before, label_names))
-    if is_new and pooling == "mean":
+    if not trained and pooling == "mean":
         add_mean_pooling(model)
     return Loading(model, tokenizer, trained)
 

@@ -21,6 +21,9 @@ __all__ = ["Pooling", "add_mean_pooling"]
 Pooling = Literal["mean", "first"]
 """What a classifier reads of a text: the mean of all tokens, or what its architecture reads, mostly the first token."""
 
+_KEY = "calmix_pooling"  # where a config says that the layer is there
+# Settings of those whose tokens attend to what is near: a made-up text may be too short to show it.
+_LOCAL = ("attention_window", "block_size")
 # How much more the mean counts than the first token itself, which the layer adds to it.
 _WEIGHT = 20.0
 # The cosine that the first token's new state must have with the mean.
@@ -65,18 +68,22 @@ def add_mean_pooling(model: Any) -> bool:
     """Add a layer that puts the mean of a text's tokens where the classifier reads; return whether that could be done.
 
     It is tried on a made-up text. Where an architecture is of another kind, or its layer does something else with what
-    it is given, the model is left as it was.
+    it is given, the model is left as it was. So is one that has the layer already, trained since or not.
     """
-    paths = anatomy(model).layers
-    if not paths or len(set(paths)) != len(paths):
+    if getattr(model.config, _KEY, None) == "mean":
+        return True
+    whole, config = anatomy(model), model.config
+    paths = whole.layers
+    if not whole.embeddings or not paths or len(set(paths)) != len(paths):
         return False
     last, stack = model.get_submodule(paths[-1]), model.get_submodule(paths[-1].rpartition(".")[0])
     names = {name for name, _ in last.named_modules()}
     parts = next((known for known in _KNOWN if set(vars(known).values()) <= names), None)
-    config = model.config
     if parts is None or not isinstance(stack, nn.ModuleList) or len(stack) != config.num_hidden_layers:
         return False
     if getattr(config, "is_decoder", False) or getattr(config, "position_embedding_type", "absolute") != "absolute":
+        return False
+    if any(hasattr(config, name) for name in _LOCAL):
         return False
     added = copy.deepcopy(last)
     _make_uniform(added, parts)
@@ -85,11 +92,16 @@ def add_mean_pooling(model: Any) -> bool:
             module.layer_idx = len(stack)
     stack.append(added)
     config.num_hidden_layers += 1
-    if _is_mean(model):
-        return True
-    del stack[-1]
-    config.num_hidden_layers -= 1
-    return False
+    done = False
+    try:
+        done = _is_mean(model)
+    finally:
+        if not done:
+            del stack[-1]
+            config.num_hidden_layers -= 1
+    if done:
+        setattr(config, _KEY, "mean")
+    return done
 
 
 @torch.no_grad()
@@ -114,8 +126,8 @@ def _make_uniform(layer: nn.Module, parts: _Parts) -> None:
 def _is_mean(model: Any) -> bool:
     """Return whether the first token's last state is now the mean of those before, centred; some tokens are padding."""
     base = getattr(model, model.base_model_prefix)
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    ids = (torch.arange(24).view(2, 12) * 7 + 5) % vocabulary
+    table = model.get_input_embeddings().weight
+    ids = (torch.arange(24, device=table.device).view(2, 12) * 7 + 5) % len(table)
     mask = torch.ones_like(ids)
     mask[1, 9:] = 0
     was_training = model.training

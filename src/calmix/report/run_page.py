@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from calmix.report.confusion import prepare_confusion
 from calmix.report.curves import prepare_curves
+from calmix.report.knowledge import prepare_knowledge
 from calmix.report.packing import pack
 from calmix.report.page import render_page, write_page
 from calmix.report.reliability import ReliabilityCurve, prepare_reliability
 from calmix.report.runs import Judged, RunFolder, Stage, read_run
 from calmix.report.samples import prepare_samples
-from calmix.report.verdict import prepare_verdict
+from calmix.report.verdict import verdict_of
 
 __all__ = ["curve_data", "run_page", "set_data", "write_run_page"]
 
@@ -55,7 +56,7 @@ def write_run_page(folder: str | Path, out: str | Path | None = None) -> Path:
 def run_page(run: RunFolder) -> str:
     """Return the page of a run as HTML."""
     curves = prepare_curves(run.history, run.metrics.get("best_epoch"))
-    verdict = prepare_verdict(run.judged) if run.judged else None
+    verdict = verdict_of(run) if run.judged else None
     told = [(caveat, True) for caveat in (verdict.caveats if verdict else ())]
     told += [(note, not _INFORMATION.search(note)) for note in run.metrics.get("notes", [])]
     data: dict[str, Any] = {
@@ -68,11 +69,12 @@ def run_page(run: RunFolder) -> str:
     }
     if run.dynamics is not None and run.texts is not None:
         data["samples"] = prepare_samples(run.dynamics, run.texts)
+    shown = [judged for judged in run.judged if not judged.aside] or run.judged[:1]
     return render_page(
         "run.html",
         data=data,
         run=run,
-        shown=[judged for judged in run.judged if not judged.aside] or run.judged[:1],
+        shown=[(judged, prepare_knowledge(judged)) for judged in shown[:3]],
         verdict=verdict,
         told=told,
         figures=FIGURES,

@@ -109,6 +109,7 @@ class FoldTraining:
             dev=dev,
             accelerator=accelerator,
             trained=loaded.trained_head,
+            set_inner=self.start.sets_inner(learn.kind),
             choose_by_dev=False,
             precision=self.precision,
         )

@@ -30,6 +30,10 @@ class Start:
     head: HeadStart
     pooling: Pooling
 
+    def sets_inner(self, kind: str) -> bool:
+        """Return whether the dense layer before the head is set for the mean of a text: pairs have none."""
+        return self.pooling == "mean" and kind == "text"
+
 
 def start_for(pretrained: str, head: HeadStart | None, pooling: Pooling | None, *, epochs: int | None = None) -> Start:
     """Return where training a model begins, given what was asked: heads are fitted where there are trained weights."""
@@ -50,6 +54,7 @@ def begin_head(
     dev: tuple[Packed | Pixels, NDArray[np.int64]] | None,
     accelerator: Accelerator,
     trained: bool,
+    set_inner: bool,
     signals: Mapping[str, Signal] | None = None,
     folds: NDArray[np.int64] | None = None,
     choose_by_dev: bool = True,
@@ -59,7 +64,8 @@ def begin_head(
     """Give a network the head that its run begins with, and return what it is worth as it stands.
 
     A trained head stays as it is. Another is fitted to the training rows; the network is left with a small one, and
-    what is returned tells of the same one at full size. None where there is nothing to fit it to.
+    what is returned tells of the same one at full size. With `set_inner` the dense layer before it is set, too. None
+    where there is nothing to fit it to.
     """
     began = time.monotonic()
     placed(network, accelerator)
@@ -70,20 +76,17 @@ def begin_head(
     targets = head_targets(data, signals or {})
     if targets is None:
         return None
-    dev_rows = None
-    if dev is not None:
-        width = targets.shape[1] if data.packed.counts is None else int(dev[0].counts.max())  # type: ignore[union-attr]
-        dev_rows = (dev[0], nn.functional.one_hot(torch.from_numpy(dev[1]), width).float().to(targets.device))
     arithmetic: Arithmetic = "bf16" if precision == "bf16" else "fp32"
     fit = partial(
         fit_head_to,
         network,
         data.packed,
         targets,
-        dev=dev_rows,
+        class_weights=data.class_weights,
+        dev=dev,
         folds=folds,
         choose_by_dev=choose_by_dev,
-        set_inner=data.packed.counts is None,
+        set_inner=set_inner,
         precision=arithmetic,
         progress=None if on_progress is None else _shown(on_progress, len(data), began),
     )
@@ -94,22 +97,16 @@ def begin_head(
 
 
 def head_targets(data: TrainingSet, signals: Mapping[str, Signal]) -> Tensor | None:
-    """Return what a head is fitted to: a teacher's probabilities, label distributions, or labels; by class weights.
+    """Return what a head is fitted to: a teacher's probabilities or label distributions [rows, classes], or labels.
 
     None where no row has any of these: a teacher that is asked in each step only has said nothing yet.
     """
     taught = signals.get(TEACHER)
     if isinstance(taught, Tensor):
-        targets = torch.softmax(taught.float(), 1)
-    elif data.targets is not None:
-        targets = data.targets.float()
-    else:
-        classes = data.classes if data.packed.counts is None else int(data.packed.counts.max())
-        assert classes is not None
-        targets = (data.labels[:, None] == torch.arange(classes, device=data.labels.device)).float()
-    if data.class_weights is not None:
-        targets = targets * data.class_weights
-    return targets if bool((targets.sum(1) > 0).any()) else None
+        return torch.softmax(taught.float(), 1)
+    if data.targets is not None:
+        return data.targets.float()
+    return data.labels if bool((data.labels >= 0).any()) else None
 
 
 def _shown(show: Callable[[Progress], None], rows: int, began: float) -> Callable[[int], None]:

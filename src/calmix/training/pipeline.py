@@ -38,6 +38,7 @@ from calmix.training.launching import (
     start_trackers,
     threads_here,
 )
+from calmix.training.learning_notes import training_notes
 from calmix.training.loop import Progress, predict_everywhere
 from calmix.training.mapping import Known, check_guided, dropped_notes, known_dynamics, map_notes, write_map
 from calmix.training.naming import recipe_name
@@ -68,6 +69,7 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
     id: str | None = None,
     votes: str | None = None,
     dev_fraction: float | None = None,
+    merge_labels: bool | None = None,
     folds: int | None = None,
     head: HeadStart | None = None,
     pooling: Pooling | None = None,
@@ -129,8 +131,10 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
         votes: a column of label distributions, such as annotators' votes: used as soft targets.
         dev_fraction: the share split off as dev data: a tenth.
         folds: split nothing off, but train so many networks more, each on all parts of the training set but one; what
-            they say of that part chooses epoch and temperature. None does so, in three, where a tenth is under 200
-            rows; 0 never does.
+            they say of that part chooses epoch and temperature. None does so, in three, below 1,000 rows or 10 a
+            class; 0 never does.
+        merge_labels: of labels that differ in case or blanks alone, make one, the commonest spelling, in all data sets
+            (True), or train them as different (False); None refuses data that has such.
         head: `fitted` to the network's features before it is fine-tuned, which is the default for networks that come
             with trained weights; or `random`. A head that was trained for these labels is kept.
         pooling: what a new head reads of a single text: the `mean` of all tokens, where the network can be given a
@@ -219,6 +223,7 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
         seed=seed,
         columns={"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id, "votes": votes},
         teachers=teachers,
+        merge_labels=merge_labels,
     )
     whole = sets.train
     if method.prepare is not None and given["epochs"] != 0:
@@ -322,6 +327,7 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
             dev=None if sets.folds is not None else (packed["dev"], sets.dev.labels),
             accelerator=accelerator,
             trained=loaded.trained_head,
+            set_inner=start.sets_inner(whole.kind),
             signals=guidance.given,
             folds=sets.folds if hyper["epochs"] == 0 else None,
             precision=decided["precision"],
@@ -359,7 +365,8 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
         of_dev = done.best_dev if of_folds is None else of_folds.by_epoch[done.best_epoch]
         logits = _logits(judged, packed, network, accelerator, {} if of_dev is None else {"dev": of_dev})
         recorded = guidance.dynamics(ids=sets.train.ids, label_names=sets.train.label_names)
-        notes += _told(done.notes + partner_notes(method, done.history) + map_notes(recorded), tell)
+        learnt = _learning_notes(done, softened=config["recipe"] != "erm")
+        notes += _told(done.notes + learnt + partner_notes(method, done.history) + map_notes(recorded), tell)
         facts = {
             "best_epoch": done.best_epoch,
             "epochs": done.history,
@@ -375,6 +382,13 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
 
 
 train = alone(stages)
+
+
+def _learning_notes(done: Fit, *, softened: bool) -> list[str]:
+    kept = next((entry["dev"] for entry in done.history if entry["epoch"] == done.best_epoch and "dev" in entry), None)
+    if kept is None:
+        return []
+    return training_notes(done.history, kept["temperature"], best_epoch=done.best_epoch, softened=softened)
 
 
 def _logits(
@@ -440,6 +454,7 @@ def _first_run(
         recipe="erm",
         out=folder,
         class_weights=class_weights,
+        merge_labels=False,  # what was to be merged is
         precision=precision,
         on_note=lambda _: None,
         **settings,
