@@ -57,6 +57,7 @@ def quickly(checkpoint: Any, teacher: Path, tmp_path: Path) -> Any:
             "data": tiny.examples(24),
             "student": checkpoint("bert"),
             "dev": tiny.examples(12, seed=1),
+            "head": "random",
             "epochs": 2,
             "batch_size": 8,
             "lr": 1e-2,

@@ -92,9 +92,8 @@ def begin_head(
     )
     found: FittedHead = from_main(lambda: fit().on_cpu())
     found.put_into(network, FACTOR)
-    seconds = time.monotonic() - began
-    note = f"head: fitted to {found.rows:,} rows in {seconds:.0f} s before fine-tuning"
-    return Beginning(found.dev_logits, found.fold_logits, FACTOR, seconds, note)
+    note = f"head: fitted to {found.rows:,} rows before fine-tuning"
+    return Beginning(found.dev_logits, found.fold_logits, FACTOR, time.monotonic() - began, note)
 
 
 def head_targets(data: TrainingSet, signals: Mapping[str, Signal]) -> Tensor | None:

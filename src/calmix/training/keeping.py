@@ -37,6 +37,8 @@ class Fit:
     best_score: float | None = None
     head_factor: float = 1.0
     """What the head was multiplied by after epoch 0 was judged, which is the network before fine-tuning."""
+    beginning: str = ""
+    """What the user should know of the head that the run began with."""
     loss: float = 0.0
     rows: int = 0
     seconds: float = 0.0
@@ -125,7 +127,7 @@ class Keeper:
             self._load(self.best)
         if self.shards is not None:
             self.shards.leave()
-        if self.best is not None and self.run.best_epoch == 0:
+        if self.best is not None and self.run.best_epoch == 0 and self.run.head_factor != 1:
             scale_head(self.model, 1 / self.run.head_factor)
 
     def log(self) -> None:

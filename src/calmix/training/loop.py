@@ -154,7 +154,8 @@ def fit(
     settled, alone = True, accelerator.num_processes == 1
     if began is not None:
         begin_run_of(keeper, began, dev, select, checkpoint_minutes, on_dev)
-        _tell_new([began.note], run, on_note)
+    if run.beginning:
+        _tell_new([run.beginning], run, on_note)
     try:
         with interrupts_held() as interrupted:
             # Asked here, so that a run which was stopped after its last epoch has no other after it when it goes on.
@@ -216,15 +217,17 @@ def begin_run_of(
     """Write down what the network is before it is fine-tuned, as epoch 0, and keep it as the best so far."""
     run = keeper.run
     keeper.before += began.seconds
-    run.head_factor = began.head_factor
+    run.head_factor, run.beginning = began.head_factor, began.note
     entry, worth = _beginning_entry(began, None if dev is None else dev[1], select)
     run.history.append(entry)
     _track(entry, keeper.stepper.accelerator)
-    run.dev, run.fold_logits = began.dev_logits, began.fold_logits
+    if on_dev is not None and began.dev_logits is not None:
+        on_dev(0, began.dev_logits)
+    # What a regression says of features is the network's word up to rounding: a temperature is fitted on that.
+    run.dev, run.fold_logits = None, began.fold_logits
     keeper.judge(worth)
-    if (
-        began.fold_logits is None and began.seconds > 60 * minutes / 10
-    ):  # a run that is killed soon need not do it again
+    # A run that is killed soon need not do it again.
+    if began.fold_logits is None and began.seconds > 60 * minutes / 10:
         keeper.save()
 
 
