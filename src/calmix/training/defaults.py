@@ -37,9 +37,9 @@ _SENTENCE_CNN: dict[str, Any] = {
 }
 _RATES = {"adamw": 1e-3, "sgd": 0.02}
 
-# The schedule of pretrained networks: so many updates at least, within these epochs; below so many rows batches are
-# smaller, and there, or with so many classes, steps are larger. The rate is that of networks of this width.
-_UPDATES, _LEAST, _MOST = 120, 3, 20
+# The schedule of pretrained networks: so many updates at least, or so many for each class, within these epochs; below so
+# many rows batches are smaller, and there, or with so many classes, steps are larger. The rate is that of this width.
+_UPDATES, _FOR_EACH_CLASS, _LEAST, _MOST = 120, 1.5, 3, 20
 _FEW_ROWS, _MANY_CLASSES = 1_000, 50
 _RATE, _WIDTH = 5e-5, 384
 
@@ -66,9 +66,10 @@ def _schedule(rows: int, classes: int, width: int, optimizer: str | None) -> dic
     """Return epochs, batch size and learning rate for so many rows and classes, and a network so wide."""
     few = rows < _FEW_ROWS
     batch = 16 if few else 32
+    updates = max(_UPDATES, _FOR_EACH_CLASS * classes)
     rate = 1e-2 if optimizer == "sgd" else _RATE * _WIDTH / width
     return {
-        "epochs": min(_MOST, max(_LEAST, math.ceil(_UPDATES * batch / max(1, rows)))),
+        "epochs": min(_MOST, max(_LEAST, math.ceil(updates * batch / max(1, rows)))),
         "batch_size": batch,
         "lr": 2 * rate if few or classes >= _MANY_CLASSES else rate,
     }

@@ -141,7 +141,7 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
             layer that computes it, or the `first` token, or what else its architecture reads. `mean` is the default
             with a fitted head.
         epochs: passes over the training data; 0 fits the head alone. Pretrained networks make at least 120
-            updates, in 3 epochs or more and 20 at most; others make 30 epochs.
+            updates, and 1.5 for each class, in 3 epochs or more and 20 at most; others make 30 epochs.
         batch_size: samples per update, over all processes and accumulated parts: 32, or 16 below 1,000 rows; 128.
         optimizer: `adamw`, or `sgd` with Nesterov momentum 0.9.
         lr: peak learning rate: 5e-5 for a network 384 wide and less for wider ones, twice that below 1,000 rows or with
