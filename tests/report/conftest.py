@@ -16,6 +16,7 @@ from calmix.dynamics import Dynamics
 from calmix.training import intervals, json_safe, measure, prediction_table
 from calmix.training.folder import begin_run
 from calmix.training.mapping import write_map
+from calmix.training.promises import promise_figures
 
 CLASSES = ("animal", "food", "weather")
 HOSTILE = (
@@ -137,6 +138,8 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
             dev = sets_of(sets, rows, classes)[sets[0]]
             kept = SelectiveThreshold.fit(np.asarray(scaled["after"](dev[1])), dev[0].labels, accuracy=guarantee)
             metrics["guarantee"] = {"threshold": kept.to_json()}
+            on_dev = (np.asarray(scaled["after"](dev[1])), dev[0].labels)
+            metrics["promises"] = promise_figures(kept, *on_dev, classes)
         write_json(folder / "metrics.json", json_safe(metrics))
         return folder
 

@@ -116,7 +116,24 @@ def test_the_slider_begins_where_something_is_answered(open_page: Any, make_run:
 
 def test_a_guarantee_sets_the_slider_and_is_put_into_words(open_page: Any, make_run: Any) -> None:
     page = open_page(write_run_page(make_run(guarantee=0.5)))
-    assert "keeps accuracy at 50 % or above" in page.locator("#guarantee").inner_text()
+    said = page.locator("#guarantee").inner_text()
+    assert "keeps accuracy at 50 % or above" in said
+    assert "says nothing" not in said
+    assert "can be promised" not in said
+
+
+def test_a_guarantee_that_cannot_be_given_is_said_with_what_can(open_page: Any, make_run: Any) -> None:
+    run = make_run(guarantee=0.999)
+    possible = json.loads((run / "metrics.json").read_text())["promises"]["possible"]
+    said = open_page(write_run_page(run)).locator("#guarantee").inner_text()
+    assert "An accuracy of 99.9 % cannot be promised" in said
+    share = f"{100 * possible['accuracy']:.4g} % on {100 * possible['coverage']:.0f} %"
+    assert f"What can be promised from these rows: {share} of the texts." in said
+
+
+def test_a_guarantee_that_the_commonest_label_keeps_is_said_to_say_nothing(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run(guarantee=0.2)))
+    assert "That says nothing: always answering “" in page.locator("#guarantee").inner_text()
 
 
 def place_of(page: Any, run: Any, row: int) -> tuple[float, float]:

@@ -313,6 +313,19 @@ def test_a_dry_run_estimates_and_writes_nothing(quick: Any, tmp_path: Path) -> N
     assert run.metrics["rows"] == {"train": 24, "dev": 12}
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_guarantee_that_its_rows_can_never_give_is_said_before_training(quick: Any, dry_run: bool) -> None:
+    heard: list[str] = []
+
+    def begun(_: Any) -> None:
+        heard.append("training")
+
+    run = quick(dev=tiny.examples(60, seed=1), guarantee=0.95, dry_run=dry_run, on_note=heard.append, on_progress=begun)
+    (said,) = [note for note in run.metrics["notes"] if note.startswith("guarantee: ")]
+    assert "can never be promised from 30 held-out rows: it takes at least 104" in said
+    assert "training" not in heard[: heard.index(said)]
+
+
 def test_a_guarantee_is_made_on_rows_that_chose_nothing(quick: Any) -> None:
     dev = tiny.examples(60, seed=1)
     run = quick(dev=dev, guarantee=0.6, lr=3e-2, epochs=4)
@@ -323,6 +336,7 @@ def test_a_guarantee_is_made_on_rows_that_chose_nothing(quick: Any) -> None:
     beside = json.loads((run.model / "calmix.json").read_text())
     assert beside == run.metrics["guarantee"]
     assert beside["threshold"]["accuracy"] == beside["sets"]["level"] == 0.6
+    assert run.metrics["promises"]["rows"] == 30
     loaded = calmix.load(run.folder).beside
     assert loaded.threshold is not None
     assert loaded.sets is not None

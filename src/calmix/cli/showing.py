@@ -226,14 +226,9 @@ def guarantee_lines(figures: Mapping[str, Any]) -> list[str]:
     if "guarantee" not in figures:
         return []
     threshold, sets = figures["guarantee"]["threshold"], figures["guarantee"]["sets"]
-    asked = f"{threshold['accuracy']:.0%}"
+    asked, promises = _level(threshold["accuracy"]), figures.get("promises")
     if threshold["threshold"] is None:
-        # What a first threshold takes if nothing above it is answered wrongly: see `SelectiveThreshold.fit`.
-        least = math.ceil(math.log(threshold["error"] / 10) / math.log(threshold["accuracy"]))
-        lines = [
-            f"{asked} accuracy cannot be promised from the rows kept for it: it takes {least} sure ones without a "
-            "mistake, or more with some. --abstain would accept nothing: give more dev data, or ask for less"
-        ]
+        lines = [f"{asked} accuracy cannot be promised{_why_not(promises)}. --abstain would accept nothing"]
     elif threshold["threshold"] == 0:
         lines = [f"accepting every prediction keeps accuracy at {asked} or above"]
     else:
@@ -241,7 +236,46 @@ def guarantee_lines(figures: Mapping[str, Any]) -> list[str]:
             f"accepting confidence ≥ {threshold['threshold']:.3f} keeps accuracy at {asked} or above "
             f"(certain to {1 - threshold['error']:.0%}) and answers {threshold['coverage']:.0%} of the texts"
         ]
+    if promises is not None:
+        lines += _instead(threshold, promises)
     return [*lines, f"prediction sets contain the true label {sets['level']:.0%} of the time"]
+
+
+def _why_not(promises: Mapping[str, Any] | None) -> str:
+    if promises is None:
+        return " from the rows kept for it"
+    rows, needed = promises["rows"], promises["needed"]
+    if rows < needed:
+        return (
+            f": you need at least {needed:,} held-out rows, all predicted correctly (more if any are wrong); you have "
+            f"{rows:,}"
+        )
+    return f": the surest of the {rows:,} held-out rows are too few, or wrong too often"
+
+
+def _instead(threshold: Mapping[str, Any], promises: Mapping[str, Any]) -> list[str]:
+    """Return what a promise that says nothing, or cannot be given, leaves: what can be promised, if anything can."""
+    constant, possible = promises["constant"], promises["possible"]
+    asked, lines = threshold["accuracy"], []
+    empty = constant is not None and constant["accuracy"] >= asked
+    if empty:
+        always = f"always answering '{plain(constant['label'])}'"
+        lines.append(f"{_level(asked)} says nothing: it is kept by {always} ({constant['accuracy']:.0%} of these rows)")
+    if possible is not None:
+        level, answers = _level(possible["accuracy"]), f"{possible['coverage']:.0%} of the texts"
+        lines.append(f"from these rows: {level} on {answers} (--guarantee {possible['accuracy']:g})")
+    elif empty or threshold["threshold"] is None:
+        what = "nothing"
+        if constant is not None:
+            what = f"no accuracy above that of always answering '{plain(constant['label'])}'"
+            what += "" if empty else f" ({constant['accuracy']:.0%})"
+        lines.append(f"from these rows {what} can be promised: give more dev data")
+    return lines
+
+
+def _level(share: float) -> str:
+    """Return an accuracy that was asked for, with all its digits: 99.9% is not 100%."""
+    return f"{100 * share:.4g}%"
 
 
 @contextmanager

@@ -63,6 +63,7 @@ def run_page(run: RunFolder) -> str:
         "key": run.settings.get("hash", run.name),
         "sets": [set_data(judged, run.bins) for judged in run.judged],
         "guarantee": run.metrics.get("guarantee", {}).get("threshold"),
+        "promises": run.metrics.get("promises"),
         "curves": {"epochs": curves.epochs, "panels": curves.panels, "best": curves.best},
         "samples": None,
         "columns": run.columns,

@@ -16,6 +16,7 @@ from calmix.training.correcting import guarded, save_whole
 from calmix.training.evaluating import intervals, json_safe, measure
 from calmix.training.folder import tidy
 from calmix.training.predictions import lightened, prediction_table
+from calmix.training.promises import promise_figures
 
 __all__ = ["finish"]
 
@@ -54,6 +55,9 @@ def finish(
     if config["guarantee"] is not None:
         beside = guarded(np.asarray(scaled(logits["guard"])), judged["guard"].labels, config["guarantee"])
         metrics["guarantee"] = {key: value.to_json() for key, value in vars(beside).items() if value is not None}
+        assert beside.threshold is not None
+        kept = (np.asarray(scaled(logits["guard"])), judged["guard"].labels)
+        metrics["promises"] = promise_figures(beside.threshold, *kept, names)
     metrics = json_safe({**metrics, **facts})
     if not lean:
         fold(network, scaled.temperature)

@@ -45,6 +45,7 @@ from calmix.training.naming import recipe_name
 from calmix.training.networks import load_network
 from calmix.training.optimising import OptimizerName, Schedule, check_hyper
 from calmix.training.preparing import ClassWeights, Sets, Source, class_weights_of, prepare_sets
+from calmix.training.promises import promise_notes
 from calmix.training.rehearsing import rehearse_run
 from calmix.training.selecting import Selection
 from calmix.training.teachers import Teacher, Teachers, lesson_of, load_teachers, rehearsed_lesson
@@ -282,6 +283,7 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
         tell = on_note if on_note is not None and accelerator.is_main_process else None
         notes = _told(
             sets.notes
+            + promise_notes(sets.guard, guarantee)
             + loaded.notes
             + verify_mixing(network, packed["train"], method, loaded.reader)
             + record_notes(record)
