@@ -38,7 +38,7 @@ FIGURES = (
 # Notes of a run that only say what was done; all others are to be heeded.
 _INFORMATION = re.compile(
     r"split off the training set|kept for the guarantee|learn from the teacher alone|^partners: |^dynamics: recorded"
-    r"|^filter: the map's AUM filter dropped \d"
+    r"|^filter: the map's AUM filter dropped \d|^head: |^dev: none is split off"
 )
 # More classes than this are listed by their commonest mistakes instead of in a matrix.
 _MATRIX = 24
