@@ -40,9 +40,8 @@ def probabilities(file: Path) -> np.ndarray:
 def test_files_become_a_run_folder_with_everything_in_it(tmp_path: Path, checkpoint: Any) -> None:
     files = {n: str(written(tiny.examples(30, seed=i), tmp_path / f"{n}.csv")) for i, n in enumerate(("a", "b", "c"))}
     out = tmp_path / "runs" / "one"
-    run = train(
-        files["a"], dev=files["b"], test=files["c"], ood={"x": files["b"]}, model=str(checkpoint("bert")), out=out
-    )
+    sets = {"dev": files["b"], "test": files["c"], "ood": {"x": files["b"]}}
+    run = train(files["a"], **sets, model=str(checkpoint("bert")), epochs=3, out=out)
     assert run.folder == out
     assert sorted(p.name for p in out.iterdir()) == [
         "datamap.parquet",
@@ -57,7 +56,7 @@ def test_files_become_a_run_folder_with_everything_in_it(tmp_path: Path, checkpo
     ]
     assert run.metrics == json.loads((out / "metrics.json").read_text())
     assert run.metrics["rows"] == {"train": 30, "dev": 30, "test": 30, "ood-x": 30}
-    assert [entry["epoch"] for entry in run.metrics["epochs"]] == [1, 2, 3]
+    assert [entry["epoch"] for entry in run.metrics["epochs"]] == [0, 1, 2, 3]
     assert [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()] == run.metrics["epochs"]
     settings = tomllib.loads((out / "run.toml").read_text())
     assert settings["config"]["recipe"] == "erm"
@@ -372,7 +371,8 @@ def test_a_call_without_data_names_the_function_that_was_called() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epochs": 0}, "--epochs must be at least 1, not 0"),
+        ({"epochs": -1}, "--epochs must be at least 0, not -1"),
+        ({"epochs": 0}, "--epochs 0 is a fitted head alone, and a random one is not fitted"),
         ({"epochs": 1.5}, "--epochs must be a whole number, not 1.5"),
         ({"lr": -1e-3}, "--lr must be between 0 and 1"),
         ({"lr": "fast"}, "--lr must be a number, not 'fast'"),

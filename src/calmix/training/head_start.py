@@ -71,7 +71,7 @@ def begin_head(
     placed(network, accelerator)
     if trained:
         logits = None if dev is None else predict_everywhere(network, dev[0], accelerator)
-        note = "head: it is trained for these labels already, and is kept (--head random draws a new one)"
+        note = "head: it is trained for these labels already, and is kept"
         return Beginning(logits, None, 1.0, time.monotonic() - began, note)
     targets = head_targets(data, signals or {})
     if targets is None:
