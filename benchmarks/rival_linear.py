@@ -26,6 +26,8 @@ from calmix.calibration import Temperature, nll
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 FOLDS = 5
 ITERATIONS = 500
+PLAINLY = 1.01
+"""A C whose NLL is so much worse than another's ends the search: NLL has one valley."""
 _BATCH = 32
 
 Matrix = Any
@@ -120,16 +122,25 @@ class Fitted:
         return scores
 
 
-def logistic(read: Matrix, labels: NDArray[np.int64], strength: float) -> Fitted:
-    """Return a multinomial logistic regression, `strength` being scikit-learn's C."""
-    model = LogisticRegression(C=strength, max_iter=ITERATIONS).fit(read, labels)
+def logistic(
+    read: Matrix, labels: NDArray[np.int64], strength: float, model: LogisticRegression | None = None
+) -> Fitted:
+    """Return a multinomial logistic regression, `strength` being scikit-learn's C; a `model` goes on from its last."""
+    model = LogisticRegression(max_iter=ITERATIONS) if model is None else model
+    model.set_params(C=strength).fit(read, labels)
     weights, bias = model.coef_, model.intercept_
     if len(model.classes_) == 2:  # scikit-learn has one row for both
         weights, bias = np.vstack([np.zeros_like(weights), weights]), np.array([0.0, bias[0]])
-    return Fitted(weights, bias)
+    return Fitted(weights.copy(), bias.copy())
 
 
-def conditional_logit(read: Matrix, counts: NDArray[np.int64], right: NDArray[np.int64], strength: float) -> Fitted:
+def conditional_logit(
+    read: Matrix,
+    counts: NDArray[np.int64],
+    right: NDArray[np.int64],
+    strength: float,
+    start: NDArray[np.float64] | None = None,
+) -> Fitted:
     """Return weights w that make softmax(x·w) over a row's choices likely, with penalty |w|²/2C (McFadden 1974)."""
     starts = np.cumsum(counts) - counts
     row, chosen = np.repeat(np.arange(len(counts)), counts), starts + right
@@ -143,15 +154,25 @@ def conditional_logit(read: Matrix, counts: NDArray[np.int64], right: NDArray[np
         value = np.log(total).sum() - scores[chosen].sum() + weights @ weights / (2 * strength)
         return float(value), read.T @ error + weights / strength
 
-    found = minimize(loss, np.zeros(read.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
-    return Fitted(found.x)
+    start = np.zeros(read.shape[1]) if start is None else start
+    return Fitted(minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS}).x)
 
 
-def fitted(read: Matrix, rows: Rows, strength: float) -> Fitted:
-    """Return the linear model that rows of this kind need."""
-    if rows.counts is not None:
-        return conditional_logit(read, rows.counts, rows.label, strength)
-    return logistic(read, rows.label, strength)
+class Learner:
+    """Linear models of one training set, each begun where the one before ended."""
+
+    def __init__(self, read: Matrix, rows: Rows) -> None:
+        self.read, self.rows = read, rows
+        self.model = LogisticRegression(max_iter=ITERATIONS, warm_start=True)
+        self.weights: NDArray[np.float64] | None = None
+
+    def at(self, strength: float) -> Fitted:
+        """Return the model with this C."""
+        if self.rows.counts is None:
+            return logistic(self.read, self.rows.label, strength, self.model)
+        found = conditional_logit(self.read, self.rows.counts, self.rows.label, strength, self.weights)
+        self.weights = found.weights
+        return found
 
 
 def folds_of(labels: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
@@ -167,32 +188,48 @@ def after_temperature(logits: Logits, labels: NDArray[np.int64]) -> float:
     return float(nll(np.asarray(Temperature.fit(logits, labels)(logits)), labels))
 
 
+def chosen(logits_at: Callable[[float], Logits], labels: NDArray[np.int64]) -> tuple[float, Logits]:
+    """Return the C whose NLL is best after a temperature, and its logits; none is tried once one is plainly worse."""
+    found: dict[float, tuple[float, Logits]] = {}
+    for strength in STRENGTHS:
+        logits = logits_at(strength)
+        found[strength] = after_temperature(logits, labels), logits
+        if found[strength][0] > PLAINLY * min(value for value, _ in found.values()):
+            break
+    best = min(found, key=lambda strength: found[strength][0])
+    return best, found[best][1]
+
+
 def chosen_by_dev(read: Matrix, train: Rows, dev_read: Matrix, dev: Rows) -> tuple[float, Fitted, Logits]:
     """Return the best C by the dev rows, the model with it, and its logits of them."""
-    models = {strength: fitted(read, train, strength) for strength in STRENGTHS}
-    found = {strength: model.logits(dev_read, dev.counts) for strength, model in models.items()}
-    best = min(found, key=lambda strength: after_temperature(found[strength], dev.label))
-    return best, models[best], found[best]
+    learner, models = Learner(read, train), {}
+
+    def logits_at(strength: float) -> Logits:
+        models[strength] = learner.at(strength)
+        return models[strength].logits(dev_read, dev.counts)
+
+    best, logits = chosen(logits_at, dev.label)
+    return best, models[best], logits
 
 
 def chosen_by_folds(train: Rows, ways: Callable[[Rows], Vectors], seed: int) -> tuple[float, Logits]:
     """Return the best C by cross-validation, and the logits of each row by a model that has not seen it."""
-    folds, found = folds_of(train.label, seed), {strength: [] for strength in STRENGTHS}
+    folds, parts = folds_of(train.label, seed), []
     for fold in range(FOLDS):
         learn, rest = (train.take(np.flatnonzero(where)) for where in (folds != fold, folds == fold))
         vectors = ways(learn)
-        read, asked = features(learn, vectors), features(rest, vectors)
-        for strength in STRENGTHS:
-            found[strength].append(fitted(read, learn, strength).logits(asked, rest.counts))
+        parts.append((Learner(features(learn, vectors), learn), features(rest, vectors), rest.counts))
     back = np.argsort(np.argsort(folds, kind="stable"))
-    logits = {strength: np.concatenate(parts)[back] for strength, parts in found.items()}
-    best = min(logits, key=lambda strength: after_temperature(logits[strength], train.label))
-    return best, logits[best]
+
+    def logits_at(strength: float) -> Logits:
+        return np.concatenate([learner.at(strength).logits(asked, counts) for learner, asked, counts in parts])[back]
+
+    return chosen(logits_at, train.label)
 
 
 @lru_cache(maxsize=1)
-def _embeddings(model: str, max_length: int, family: str) -> Embeddings:
-    """Return the encoder; texts of one data set are remembered until another one comes."""
+def _embeddings(model: str, max_length: int) -> Embeddings:
+    """Return the encoder and the texts that it remembers: 0.5 GB for all tasks and three seeds."""
     return Embeddings(model, max_length)
 
 
@@ -203,7 +240,7 @@ def answer(job: dict[str, Any]) -> Answer:
     train, dev = sets.pop("train"), sets.pop("dev", None)
     embeddings = None
     if job["rival"] == "frozen":
-        embeddings = _embeddings(job["model"], job["max_length"], job["data"]).next_job()
+        embeddings = _embeddings(job["model"], job["max_length"]).next_job()
     ways: Callable[[Rows], Vectors] = tfidf if embeddings is None else lambda _: embeddings
     with clock.of("fit"):
         vectors = ways(train)
@@ -213,7 +250,7 @@ def answer(job: dict[str, Any]) -> Answer:
             held_out = (logits, dev.label)
         else:
             strength, logits = chosen_by_folds(train, ways, job["seed"])
-            model, held_out = fitted(read, train, strength), (logits, train.label)
+            model, held_out = Learner(read, train).at(strength), (logits, train.label)
     if embeddings is not None:
         clock.add("fit", embeddings.repaid())
     with clock.of("predict"):

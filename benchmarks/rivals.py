@@ -262,7 +262,6 @@ class Field:
                     "folder": name,
                     "sets": write_sets(sets, folder),
                     "names": list(sets.train.label_names),
-                    "data": job.task.data,
                     "rival": job.rival.name,
                     "model": resolve(self.options.model),
                     "default_model": self.options.model == "minilm",

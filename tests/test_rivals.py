@@ -144,6 +144,37 @@ def test_c_is_the_one_with_the_lowest_dev_nll_after_a_temperature(linear: Any) -
     np.testing.assert_array_equal(model.logits(asked, None), logits)
 
 
+def test_no_more_c_is_tried_once_one_is_plainly_worse(linear: Any) -> None:
+    labels = np.array([0, 1] * 20)
+    right = 4.0 * np.eye(2)[labels]
+    wrong = {0.1: 9, 1.0: 8, 10.0: 2, 100.0: 12, 1000.0: 0}
+    """How many rows each C has wrong."""
+    tried = []
+
+    def logits_at(strength: float) -> NDArray[np.float64]:
+        tried.append(strength)
+        return np.where(np.arange(40)[:, None] < wrong[strength], right[:, ::-1], right)
+
+    best, logits = linear.chosen(logits_at, labels)
+    assert (best, tried) == (10.0, [0.1, 1.0, 10.0, 100.0])
+    np.testing.assert_array_equal(logits, logits_at(10.0))
+
+
+@pytest.mark.parametrize("kind", ["text", "choices"])
+def test_a_model_that_goes_on_from_another_ends_where_a_fresh_one_does(linear: Any, kind: str) -> None:
+    examples = tiny.examples(60, kind=kind)
+    choices = examples.column("choices") if kind == "choices" else None
+    train = rows(examples.column("text"), examples.labels.tolist(), choices=choices)
+    read = linear.features(train, linear.tfidf(train))
+    learner = linear.Learner(read, train)
+    early, later = learner.at(0.1), learner.at(10.0)
+    for found, strength in ((early, 0.1), (later, 10.0)):
+        fresh = linear.Learner(read, train).at(strength)
+        np.testing.assert_allclose(
+            found.logits(read, train.counts), fresh.logits(read, train.counts), atol=0.02, equal_nan=True
+        )
+
+
 def test_an_embedding_is_the_normalised_mean_of_a_text_whoever_shares_its_batch(
     linear: Any, checkpoint: Callable[..., Path]
 ) -> None:
