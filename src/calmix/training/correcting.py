@@ -73,8 +73,9 @@ def calibrate(
             first, second = split_examples(examples, dev_fraction=0.5, seed=seed)
             where = {id_: i for i, id_ in enumerate(examples.ids)}
             rows = {"fit": np.array([where[i] for i in first.ids]), "guard": np.array([where[i] for i in second.ids])}
-            for note in promise_notes(second, guarantee) if on_note is not None else ():
-                on_note(note)
+            if on_note is not None:
+                for note in promise_notes(second, guarantee):
+                    on_note(note)
         logits = classifier.logits(examples, progress=progress)
         fitted = _KINDS[method](logits[rows["fit"]], examples.labels[rows["fit"]])
         figures: dict[str, Any] = {"method": method, "splits": {}}

@@ -37,8 +37,8 @@ _SENTENCE_CNN: dict[str, Any] = {
 }
 _RATES = {"adamw": 1e-3, "sgd": 0.02}
 
-# The schedule of pretrained networks: so many updates at least, or so many for each class, within these epochs; below so
-# many rows batches are smaller, and there, or with so many classes, steps are larger. The rate is that of this width.
+# The schedule of pretrained networks: so many updates at least, and so many for each class, within these epochs. Below
+# so many rows batches are smaller; there, or with so many classes, steps are larger. The rate is that of this width.
 _UPDATES, _FOR_EACH_CLASS, _LEAST, _MOST = 120, 1.5, 3, 20
 _FEW_ROWS, _MANY_CLASSES = 1_000, 50
 _RATE, _WIDTH = 5e-5, 384

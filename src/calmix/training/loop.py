@@ -134,8 +134,7 @@ def fit(
         signals=guidance.columns,
     )
     per_epoch = sum(1 for _ in layout(0, accumulate=1))
-    cuts = read_cuts(out, accumulate=accumulate, batch_size=batch_size)
-    steps = epochs * per_epoch
+    cuts, steps = read_cuts(out, accumulate=accumulate, batch_size=batch_size), epochs * per_epoch
     rate_at = partial(learning_rate, steps=steps, peak=lr, warmup=warmup, schedule=schedule)
     keeper = Keeper(model, stepper, out, minutes=checkpoint_minutes, shards=shards)
     run, polled, last_epoch = keeper.resume(), time.monotonic(), epochs if last_epoch is None else last_epoch
