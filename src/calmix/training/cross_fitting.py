@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from calmix.data import Examples
@@ -14,14 +15,15 @@ from calmix.mixing import Recipe
 from calmix.models import Augment
 from calmix.training.batches import training_set
 from calmix.training.evaluating import json_safe
-from calmix.training.guiding import Guidance
+from calmix.training.guiding import Guidance, Record
 from calmix.training.head_start import Start, begin_head
 from calmix.training.keeping import Fit
-from calmix.training.launching import accelerator_for
+from calmix.training.launching import accelerator_for, from_main, processes
 from calmix.training.loop import Progress, fit
 from calmix.training.networks import Loaded
 from calmix.training.preparing import ClassWeights, Sets, class_weights_of
 from calmix.training.selecting import Selection, dev_figures, joint, score
+from calmix.training.state import latest, save_state
 
 __all__ = ["FoldLogits", "FoldTraining", "cross_fit", "folds_of_head"]
 
@@ -80,21 +82,38 @@ def folds_of_head(done: Fit, sets: Sets) -> FoldLogits | None:
 
 @dataclass(frozen=True, eq=False)
 class FoldTraining:
-    """How a network is trained that is to predict the rows it has not learnt from."""
+    """How a network is trained that is to predict the rows it has not learnt from.
 
+    What it said is kept in the `folder` of the run, which need not ask again if it is interrupted.
+    """
+
+    folder: Path
     load: Callable[[Mapping[str, Examples]], Loaded]
     method: Recipe
     hyper: Mapping[str, Any]
     start: Start
     class_weights: ClassWeights | None
     augment: Augment
+    record: Record
     precision: str
     on_progress: Callable[[Progress], None] | None
     tell: Callable[[str], None] | None
 
     def __call__(self, learn: Examples, judge: Examples, fold: int) -> dict[int, NDArray[np.float32]]:
         """Return what a network that learns from the first examples says of the second, after each epoch."""
-        self._tell(f"fold {fold + 1}: {len(learn):,} rows to learn from, {len(judge):,} to predict")
+        place = self.folder / "checkpoints" / f"fold-{fold + 1}"
+        kept = from_main(partial(latest, place))
+        if kept is not None:
+            return {int(epoch): logits.numpy() for epoch, logits in kept[0]["logits"].items()}
+        if self.tell is not None:
+            self.tell(f"fold {fold + 1}: {len(learn):,} rows to learn from, {len(judge):,} to predict")
+        told = self._trained(learn, judge)
+        if processes().is_main_process:
+            said = {str(epoch): torch.from_numpy(logits) for epoch, logits in told.items()}
+            save_state(place, 0, {"logits": said}, {})
+        return told
+
+    def _trained(self, learn: Examples, judge: Examples) -> dict[int, NDArray[np.float32]]:
         method = self.method
         learn = learn if method.prepare is None else method.prepare(learn)
         accelerator = accelerator_for(self.precision, (), Path())
@@ -114,9 +133,8 @@ class FoldTraining:
             precision=self.precision,
         )
         # Dynamics of another run are of a network that knew these rows: each guides itself.
-        guidance = Guidance(
-            method, network, data, accelerator, online=method.guide is not None, seed=self.hyper["seed"]
-        )
+        of = {"online": method.guide is not None, "record": self.record, "seed": self.hyper["seed"]}
+        guidance = Guidance(method, network, data, accelerator, **of)
         told: dict[int, NDArray[np.float32]] = {}
         fit(
             network,
@@ -129,10 +147,7 @@ class FoldTraining:
             begin=fit_head if self.start.head == "fitted" else None,
             on_dev=told.__setitem__,
             on_progress=self.on_progress,
+            cut_with=self.folder,
             **{**self.hyper, "patience": 0},
         )
         return told
-
-    def _tell(self, line: str) -> None:
-        if self.tell is not None:
-            self.tell(line)

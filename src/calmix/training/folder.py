@@ -110,7 +110,7 @@ def abandon(out: Path) -> None:
     others = [p for p in out.iterdir() if p.name not in (RUN, _LOCK, "checkpoints")]
     # What was learnt about the memory there is, is worth keeping.
     learnt = (out / RUN).is_file() and "parts" in read_run(out).get("decided", {})
-    if not others and not learnt and not any((out / "checkpoints").glob("step-*")):
+    if not others and not learnt and not any((out / "checkpoints").rglob("step-*")):
         (out / RUN).unlink(missing_ok=True)
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
 

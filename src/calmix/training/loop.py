@@ -97,6 +97,7 @@ def fit(
     on_dev: Callable[[int, NDArray[np.float32]], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_note: Callable[[str], None] | None = None,
+    cut_with: Path | None = None,
 ) -> Fit:
     """Train `model` in place and leave it with the weights of the best epoch.
 
@@ -106,7 +107,8 @@ def fit(
 
     `batch_size` is what one update sees, over all processes and accumulated parts, so that neither changes the
     result (recipes that pair inside a batch pair inside a part of it). With `out`, `log.jsonl` is kept there,
-    and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first.
+    and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first. `cut_with` is the
+    folder of the run whose batches are cut where those of this one do not fit into memory: its own is `out`.
     """
     # Before anything is wrapped around the model.
     began = None if begin is None or _is_begun(out) else begin()
@@ -134,7 +136,7 @@ def fit(
         signals=guidance.columns,
     )
     per_epoch = sum(1 for _ in layout(0, accumulate=1))
-    cuts, steps = read_cuts(out, accumulate=accumulate, batch_size=batch_size), epochs * per_epoch
+    cuts, steps = read_cuts(cut_with or out, accumulate=accumulate, batch_size=batch_size), epochs * per_epoch
     rate_at = partial(learning_rate, steps=steps, peak=lr, warmup=warmup, schedule=schedule)
     keeper = Keeper(model, stepper, out, minutes=checkpoint_minutes, shards=shards)
     run, polled, last_epoch = keeper.resume(), time.monotonic(), epochs if last_epoch is None else last_epoch
@@ -237,6 +239,8 @@ def _beginning_entry(
     entry: dict[str, Any] = {"epoch": 0, "step": 0, "loss": None}
     worth = 0.0
     if began.dev_logits is not None and labels is not None:
+        if not np.isfinite(began.dev_logits.max(axis=1)).all():
+            raise TrainingError("predictions are not finite before any training: look at the model's weights")
         figures = dev_figures(began.dev_logits, labels)
         worth = score(figures, select)
         entry["dev"], entry["joint"] = json_safe(figures), joint(began.dev_logits, labels)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from calmix.training.cross_fitting import FoldTraining, cross_fit, folds_of_head
 from calmix.training.cutting import cut_notes
 from calmix.training.defaults import with_defaults
 from calmix.training.finishing import finish
-from calmix.training.folder import abandon, begin_run, config_hash, find_run, locked
+from calmix.training.folder import FinishedRun, abandon, begin_run, config_hash, find_run, locked
 from calmix.training.guiding import Guidance, Record, partner_notes, record_notes
 from calmix.training.halves import Ready, Run, alone
 from calmix.training.head_start import begin_head, start_for
@@ -48,6 +48,7 @@ from calmix.training.preparing import ClassWeights, Sets, Source, class_weights_
 from calmix.training.promises import promise_notes
 from calmix.training.rehearsing import rehearse_run
 from calmix.training.selecting import Selection
+from calmix.training.surveying import survey
 from calmix.training.teachers import Teacher, Teachers, lesson_of, load_teachers, rehearsed_lesson
 
 __all__ = ["stages", "train"]
@@ -232,7 +233,7 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
     hyper = with_defaults(given, pretrained, rows=len(whole), classes=len(whole.label_names))
     weights = class_weights_of(sets.train, class_weights)
     known = check_guided(method, dynamics, online, sets.train)
-    two_runs = method.guide is not None and known is None and not online
+    two_runs = method.guide is not None and known is None and not online and hyper["epochs"] > 0
     config = {
         "recipe": recipe_name(recipe),
         "options": dict(options or {}),
@@ -337,9 +338,8 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
         )
         of_folds = None
         if sets.folds is not None and hyper["epochs"] > 0:
-            one = FoldTraining(
-                load, method, hyper, start, class_weights, augment, decided["precision"], on_progress, tell
-            )
+            how = (load, method, hyper, start, class_weights, augment, record, decided["precision"])
+            one = FoldTraining(folder, *how, on_progress, tell)
             of_folds = cross_fit(whole, sets.folds, one)
             # Those of the folds have left accelerate's global state as their own.
             accelerator = guidance.accelerator = accelerator_for(decided["precision"], track, folder)
@@ -384,6 +384,9 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
 
 
 train = alone(stages)
+
+# Settings of a run that a map has no use for.
+_NOT_OF_A_MAP = {"select", "patience", "checkpoint_epochs", "bins", "stream", "on_progress"}
 
 
 def _learning_notes(done: Fit, *, softened: bool) -> list[str]:
@@ -448,7 +451,25 @@ def _first_run(
     precision: Any,
     settings: Mapping[str, Any],
 ) -> Known:
-    """Return the dynamics of plain training with the same settings, made unless it is there already."""
+    """Return the dynamics of plain training with the same settings, made unless it is there already.
+
+    Without dev data of its own that is a map: to choose by the rows it learns from would be no choice.
+    """
+    if sets.folds is not None:
+        show: Any = settings["on_progress"]
+        shared = {name: value for name, value in settings.items() if name not in _NOT_OF_A_MAP}
+        with suppress(FinishedRun):
+            survey(
+                sets.train,
+                out=folder,
+                model=os.fspath(model),
+                class_weights=class_weights,
+                merge_labels=False,
+                precision=precision,
+                on_progress=None if show is None else lambda _, progress: show(progress),
+                **shared,
+            )
+        return from_main(partial(known_dynamics, folder, sets.train))
     train(
         sets.train,
         dev=sets.dev,
