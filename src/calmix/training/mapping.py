@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calmix.data import Examples, read_table, write_table
 from calmix.data.label_twins import merged_labels
-from calmix.data.origin import neighbour
+from calmix.data.origin import few, neighbour, shown
 from calmix.dynamics import Dynamics, Region, absent_classes, label_issues, regions
 from calmix.errors import InputError
 from calmix.mixing import Recipe
@@ -116,7 +116,9 @@ def map_notes(dynamics: Dynamics) -> list[str]:
     for region in (Region.EASY, Region.AMBIGUOUS) if names else ():
         absent = absent_classes(dynamics, np.flatnonzero(codes == region))
         if absent:
-            notes.append(f"map: no {region.name.lower()} sample has the label {', '.join(names[k] for k in absent)}")
+            told = few([shown(names[k]) for k in absent])
+            rows = f"{told} rows" if len(absent) == 1 else f"rows labelled {told}"
+            notes.append(f"data map: no {rows} are in the {region.name.lower()} third")
     return notes
 
 
