@@ -1,5 +1,6 @@
 """A dev set for few rows: each is predicted by a network that was trained on the others."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -57,7 +58,7 @@ class FoldLogits:
         if select in ("accuracy", "mcc"):
             return np.asarray(logits.argmax(axis=1) != self.labels, dtype=np.float64)
         scaled = Temperature.fit(logits, self.labels) if select == "nll-ts" else Temperature(1.0)
-        return -np.log(np.asarray(scaled(logits))[rows, self.labels].clip(1e-30))
+        return np.asarray(-np.log(np.asarray(scaled(logits))[rows, self.labels].clip(1e-30)))
 
     def told_in(self, done: Fit) -> Fit:
         """Return a finished run whose history has, for each epoch, the figures of the folds in the place of dev's."""
@@ -72,7 +73,7 @@ class FoldLogits:
 
 
 def _clearly_above(differences: NDArray[np.float64]) -> bool:
-    return float(differences.mean()) > float(differences.std()) / np.sqrt(len(differences))
+    return float(differences.mean()) > float(differences.std()) / math.sqrt(len(differences))
 
 
 def cross_fit(examples: Examples, folds: NDArray[np.int64], train_fold: TrainFold) -> FoldLogits:
