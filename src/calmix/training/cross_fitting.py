@@ -149,7 +149,7 @@ class FoldTraining:
             dev=dev,
             accelerator=accelerator,
             trained=loaded.trained_head,
-            set_inner=self.start.sets_inner(learn.kind),
+            set_inner=loaded.reads_mean,
             choose_by_dev=False,
             precision=self.precision,
         )
