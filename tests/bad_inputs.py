@@ -147,6 +147,8 @@ def _tables() -> dict[str, Bad]:
         "table: no choices": Bad("train q.jsonl --model MODEL --out new", "fewer than two choices in column 'choices' at row 1", {"q.jsonl": rows('{"text": "q", "choices": [], "label": 0}')}),
         "table: votes below 0": Bad("train v.csv --votes votes --model MODEL --out new", "votes in column 'votes' at row 2", {"v.csv": rows(votes, 'a,x,"{""x"": -1, ""y"": 2}"', 'b,y,"{""x"": 1, ""y"": 2}"')}),
         "table: votes of words": Bad("train v.csv --votes votes --model MODEL --out new", "holds no votes: 'many'", {"v.csv": rows(votes, "a,x,many", "b,y,few")}),
+        "table: twin labels": Bad("train t.csv --model MODEL --out new", "t.csv: labels differ in case or blanks alone: 'Animal' (1 row) and 'animal' (9 rows); --merge-labels", {"t.csv": rows("text,label", "a bird,Animal", *(f"the cat {i},animal" for i in range(9)), "bread,food")}),
+        "table: twin labels, to map": Bad("map t.csv --model MODEL --out new", "'hot␣␣food' (1 row) and 'hot food' (9 rows); --merge-labels", {"t.csv": rows("text,label", "soup,hot  food", *(f"bread {i},hot food" for i in range(9)), "a bird,animal")}),
         "table: no votes": Bad("train v.csv --votes votes --model MODEL --out new", "no votes in column 'votes' at row 2", {"v.csv": rows(votes, 'a,x,"{""x"": 0, ""y"": 0}"', 'b,y,"{""x"": 1, ""y"": 0}"')}),
         "table: two to predict": Bad("predict RUN good.csv other.csv", "good.csv: is no image file; give one table or folder alone", other),
         "table: a pair for a single text": Bad("predict RUN p.csv --text-b b", "holds pairs of texts", {"p.csv": rows("text,b", "a,c")}),

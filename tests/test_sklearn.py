@@ -104,6 +104,14 @@ def test_classes_may_be_of_any_kind(estimator: TextClassifier, classes: Any) -> 
     assert set(found.tolist()) <= set(y.tolist())
 
 
+def test_classes_that_differ_in_case_alone_are_classes(estimator: TextClassifier) -> None:
+    texts, labels = tiny.texts(30)
+    spelt = [label.upper() if i % 2 else label for i, label in enumerate(labels)]
+    fitted = estimator.fit(texts, spelt)
+    assert fitted.classes_.tolist() == sorted(set(spelt))
+    assert fitted.predict_proba(texts).shape == (30, 6)
+
+
 def test_class_weights_go_by_the_classes_names(estimator: TextClassifier) -> None:
     y = [tiny.LABELS.index(label) for label in LABELS]
     estimator.set_params(class_weights={"1": 5.0}, epochs=1).fit(TEXTS, y)

@@ -5,6 +5,7 @@ python tools/pictures.py demo-run
 Needs matplotlib, playwright and Chromium.
 """
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -13,19 +14,35 @@ from typing import Any
 from calmix.report import draw_reliability, prepare_reliability, read_run, save_figure, write_run_page
 
 IMAGES = Path(__file__).parents[1] / "docs" / "img"
-RUNS = {"erm": "plain training", "input-mixup": "mixup"}
+RUNS = {"plain": "plain fine-tuning", "calmix": "calmix"}
 SETS = {"test": "formal messages (in domain)", "ood-colloquial": "colloquial messages (out of domain)"}
 
 
 def draw_demo(demo: Path) -> None:
-    """Draw both methods' reliability before temperature scaling, in and out of domain."""
+    """Draw the reliability of both as a user gets them, with a temperature, in and out of domain."""
     panels: dict[str, dict[str, Any]] = {title: {} for title in SETS.values()}
     for recipe, name in RUNS.items():
         for judged in read_run(demo / recipe).judged:
             if judged.name in SETS:
-                curve = prepare_reliability(judged.probs["before"], judged.labels, bins=10)
+                curve = prepare_reliability(judged.probs["after"], judged.labels, bins=10)
                 panels[SETS[judged.name]][name] = curve
     save_figure(draw_reliability(panels), IMAGES / "demo.png")
+
+
+def draw_start(demo: Path) -> None:
+    """Draw the dev loss of both after each epoch, the fitted head's before the first."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for run, name in RUNS.items():
+        history = json.loads((demo / run / "metrics.json").read_text(encoding="utf-8"))["epochs"]
+        epochs = [entry["epoch"] for entry in history]
+        axes.plot(epochs, [entry["dev"]["nll-ts"] for entry in history], marker="o", label=name)
+    axes.set(xlabel="epoch (0: the head alone, before fine-tuning)", ylabel="dev NLL after temperature", ylim=(0, None))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.legend(frameon=False)
+    save_figure(figure, IMAGES / "head-start.png")
 
 
 def photograph(page_file: Path) -> None:
@@ -57,4 +74,5 @@ def point(page: Any) -> None:
 if __name__ == "__main__":
     demo = Path(sys.argv[1])
     draw_demo(demo)
-    photograph(write_run_page(demo / "erm"))
+    draw_start(demo)
+    photograph(write_run_page(demo / "calmix"))

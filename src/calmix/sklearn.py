@@ -14,6 +14,7 @@ from calmix.errors import InputError
 
 if TYPE_CHECKING:
     from calmix.mixing import Recipe
+    from calmix.models import HeadStart, Pooling
     from calmix.training.selecting import Selection
 
 try:
@@ -30,9 +31,9 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A calibrated text classifier for scikit-learn's tools, `cross_val_predict` and `GridSearchCV` among them.
 
     The arguments are some of those of `calmix.train`, with its defaults; `class_weights` goes by the classes as they
-    are in `y`. Part of the data given to `fit`, `dev_fraction` of it, is split off to choose the epoch and the
-    temperature by. A fitted one has `classes_`, the `calmix.Classifier` (`classifier_`) and the run's figures
-    (`metrics_`).
+    are in `y`. The epoch and the temperature are chosen by a part of the data given to `fit`, `dev_fraction` of it, or,
+    where that is little, by `folds`. A fitted one has `classes_`, the `calmix.Classifier` (`classifier_`) and the run's
+    figures (`metrics_`).
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model: str = "minilm",
         recipe: "str | Recipe" = "erm",
         options: Mapping[str, Any] | None = None,
+        head: "HeadStart | None" = None,
+        pooling: "Pooling | None" = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         lr: float | None = None,
@@ -49,13 +52,16 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         max_length: int = 256,
         select: "Selection" = "nll-ts",
         patience: int = 0,
-        dev_fraction: float = 0.1,
+        dev_fraction: float | None = None,
+        folds: int | None = None,
         class_weights: str | Mapping[Any, float] | None = None,
         seed: int = 0,
     ) -> None:
         self.model = model
         self.recipe = recipe
         self.options = options
+        self.head = head
+        self.pooling = pooling
         self.epochs = epochs
         self.batch_size = batch_size
         self.lr = lr
@@ -65,6 +71,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.select = select
         self.patience = patience
         self.dev_fraction = dev_fraction
+        self.folds = folds
         self.class_weights = class_weights
         self.seed = seed
 
@@ -85,7 +92,7 @@ class TextClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         settings = {**self.get_params(deep=False), "class_weights": _by_name(self.class_weights, classes)}
         with tempfile.TemporaryDirectory(prefix="calmix-") as folder:
-            run = train(examples, out=Path(folder) / "run", **settings)
+            run = train(examples, out=Path(folder) / "run", merge_labels=False, **settings)
             classifier = load(run.model)
         self.classes_, self.classifier_, self.metrics_ = classes, classifier, run.metrics
         return self

@@ -170,6 +170,15 @@ def test_probabilities_are_not_fitted_as_logits(kind, dtype):
     kind.fit(np.array([[0.5, 0.5], [0.9, 0.2]]), LABELS[:2])  # one row that is none is enough
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("digits", [2, 3])
+def test_probabilities_that_were_rounded_are_none_either(kind, digits):
+    probs = np.random.default_rng(0).dirichlet(np.ones(4), 200).round(digits)
+    assert abs(probs.sum(1) - 1).max() > 1e-3 / 2
+    with pytest.raises(InputError, match=r"^logits holds probabilities"):
+        kind.fit(probs, np.arange(200) % 4)
+
+
 def test_the_logarithm_of_a_probability_of_0_is_refused_with_the_same_remedy():
     probs = np.array([[0.0, 1.0], [0.4, 0.6]])
     with np.errstate(divide="ignore"), pytest.raises(InputError, match=r"-inf; for probabilities p, pass np.log\(p.cl"):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.special import bdtr
 
 from calmix.calibration import SelectiveThreshold
-from calmix.calibration.selective import binomial_tail
+from calmix.calibration.selective import best_within_reach, binomial_tail, highest_promise, rows_needed
 from calmix.errors import InputError
 
 
@@ -51,6 +51,44 @@ def test_more_data_buys_coverage_and_a_higher_promise_costs_it(draw):
     assert few.coverage < many.coverage
     assert strict.coverage < many.coverage
     assert strict.threshold > many.threshold
+
+
+@pytest.mark.parametrize("accuracy", [0.5, 0.8, 0.9, 0.95, 0.99, 0.999])
+def test_so_many_rows_are_needed_all_right_and_fewer_never_suffice(accuracy):
+    needed = rows_needed(accuracy)
+    for rows, enough in ((needed, True), (needed - 1, False)):
+        sure = np.tile([0.9999, 0.0001], (rows, 1))
+        found = SelectiveThreshold.fit(sure, np.zeros(rows, dtype=int), accuracy=accuracy)
+        assert (found.threshold is not None) == enough
+
+
+@pytest.mark.parametrize(("rows", "reach"), [(0, 0.0), (1, 0.0), (76, 0.93), (103, 0.94), (104, 0.95), (528, 0.99)])
+def test_what_so_many_rows_could_promise_at_best(rows, reach):
+    assert best_within_reach(rows) == reach
+    assert reach == 0 or rows_needed(reach) <= rows
+
+
+def test_the_highest_level_that_can_be_promised_is_found(draw):
+    _, probs, labels = draw(0, 2000)
+    found = highest_promise(probs, labels, [0.5, 0.7, 0.8, 0.999])
+    assert (found.accuracy, found.error) == (0.8, 0.05)
+    alone = SelectiveThreshold.fit(probs, labels, accuracy=0.8, error=0.05 / 4)
+    assert (found.threshold, found.coverage) == (alone.threshold, alone.coverage)
+    assert highest_promise(probs, labels, [0.999]) is None
+
+
+def test_choosing_among_levels_costs_no_certainty(draw):
+    _, probs, labels = draw(999, 400_000)
+    top, hit = probs.max(1), probs.argmax(1) == labels
+    missed = used = 0
+    for seed in range(200):
+        _, p, y = draw(seed, 600)
+        found = highest_promise(p, y, np.arange(0.70, 0.99, 0.01).tolist(), error=0.1)
+        if found is not None:
+            used += 1
+            missed += hit[top >= found.threshold].mean() < found.accuracy
+    assert used > 100
+    assert missed <= 0.1 * 200
 
 
 def test_it_accepts_the_rows_it_was_certified_for(draw):

@@ -23,18 +23,21 @@ def _small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_small")
-def test_both_recipes_are_compared_with_the_truth(calmix: Any, checkpoint: Any, place: Path) -> None:
+def test_the_default_and_plain_training_are_compared_with_the_truth(calmix: Any, checkpoint: Any, place: Path) -> None:
     words = ["demo", "--model", checkpoint("bert"), "--epochs", 1, "--out", "runs"]
     ended = calmix(*words)
     assert ended.code == 0, ended.err
     assert "truth" in ended.out
     assert "colloquial" in ended.out
-    assert sorted(p.name for p in (place / "runs").iterdir()) == ["comparison.html", "erm", "input-mixup"]
+    assert sorted(p.name for p in (place / "runs").iterdir()) == ["calmix", "comparison.html", "plain"]
     assert "both on one page: runs/comparison.html" in ended.out
-    assert (place / "runs" / "erm" / "report.html").is_file()
+    assert (place / "runs" / "plain" / "report.html").is_file()
     # The same command again shows the same figures, without training again.
     again = calmix(*words, "--json")
     assert again.code == 0, again.err
     found = json.loads(again.out)
-    assert set(found) == {"erm", "input-mixup"}
-    assert found["erm"]["test"]["after"]["truth_distance"] > 0
+    assert set(found) == {"calmix", "plain"}
+    assert found["calmix"]["test"]["after"]["truth_distance"] > 0
+    runs = {name: json.loads((place / "runs" / name / "metrics.json").read_text()) for name in found}
+    assert [entry["epoch"] for entry in runs["plain"]["epochs"]] == [1]  # a random head is worth nothing before
+    assert [entry["epoch"] for entry in runs["calmix"]["epochs"]] == [0, 1]

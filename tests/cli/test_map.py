@@ -82,6 +82,47 @@ def test_the_clean_table_lacks_the_suspects_and_nothing_else(calmix: Any, checkp
     assert calmix("map", "data.csv", *settings, "--out", "map").code == 2
 
 
+def test_labels_merged_for_a_map_stay_as_they_are_in_the_tables_made_by_it(
+    calmix: Any, checkpoint: Any, place: Path
+) -> None:
+    noisy(place / "data.csv")
+    lines = (place / "data.csv").read_text().splitlines()
+    spelt = [line.replace(",food,", ",Food,") if i % 9 == 2 else line for i, line in enumerate(lines)]
+    (place / "data.csv").write_text("\n".join(spelt) + "\n")
+    asked = ["map", "data.csv", "--id", "who", "--model", checkpoint("bert"), "--epochs", 4, "--lr", 0.005]
+    ended = calmix(*asked, "--out", "map")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "; --merge-labels makes one of each" in ended.err
+    assert not (place / "map").exists()
+
+    ended = calmix(*asked, "--merge-labels", "--out", "map", "--clean", "clean.csv")
+    assert ended.code == 0, ended.err
+    assert "· train: merged labels of 8 rows: 'Food' (8 rows) into 'food'\n" in ended.err
+    table = pq.read_table(place / "map" / "datamap.parquet")
+    assert set(table["label"].to_pylist()) == set(tiny.LABELS)
+    whole = read_table(place / "data.csv").to_pylist()
+    suspected = table["suspected"].to_pylist()
+    expected = [row for row, other in zip(whole, suspected, strict=True) if other is None]
+    assert read_table(place / "clean.csv").to_pylist() == expected
+    assert calmix(*asked, "--merge-labels", "--out", "map", "--clean", "again.csv").code == 0
+    assert (place / "again.csv").read_bytes() == (place / "clean.csv").read_bytes()
+
+    ended = calmix("subset", "data.csv", "--dynamics", "map", "--out", "easy.csv", "--take", "easy")
+    assert ended.code == 0, ended.err
+    assert all(row in whole for row in read_table(place / "easy.csv").to_pylist())
+
+    other = next(row["who"] for row in whole if row["label"] == "Food")
+    (place / "decisions.csv").write_text(f"id,label,decision,new_label\n{other},food,relabel,animal\n")
+    ended = calmix("map", "data.csv", "--id", "who", "--apply", "decisions.csv", "--out", "decided.csv")
+    assert ended.code == 0, ended.err
+    decided = [row | {"label": "animal"} if row["who"] == other else row for row in whole]
+    assert read_table(place / "decided.csv").to_pylist() == decided
+
+    training = ["train", "data.csv", "--id", "who", "--dev-fraction", 0.1, "--model", checkpoint("bert")]
+    training += ["--epochs", 1, "--recipe", "tdmixup", "--dynamics", "map", "--out", "run"]
+    assert "had another label when they were recorded" in calmix(*training, "--keep-labels").err
+
+
 def test_without_matplotlib_there_is_a_note_instead_of_a_picture(
     calmix: Any, words: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,9 +216,11 @@ def test_which_pass_was_recorded_is_said_and_what_a_map_is_worth(calmix: Any, wo
     assert "30 samples mapped over 1 epoch, recorded on the evaluation pass\n" in ended.out
     assert "every sample was seen once" in ended.err
     assert "had hardly learnt anything" in ended.err
+    assert "whether labels look wrong cannot be told" in ended.out
     found = json.loads((place / "map" / "metrics.json").read_text())
     assert found["recorded_on"] == "evaluation pass"
     assert len([line for line in found["notes"] if "hardly learnt" in line]) == 1
+    assert "hardly learnt" in found["suspects_withheld"]
 
 
 def test_the_table_itself_is_never_overwritten(calmix: Any, checkpoint: Any, place: Path) -> None:
@@ -315,6 +358,8 @@ def test_what_is_set_on_the_command_line_reaches_the_map(
     options = [word for name, value in said.items() for word in (f"--{name.replace('_', '-')}", value)]
     said |= {"gradient_checkpointing": True, "filtered": True, "judged": "both", "record": "evaluation"}
     options += ["--gradient-checkpointing", "--filter", "--judge", "both", "--record", "evaluation"]
+    said |= {"merge_labels": False}
+    options += ["--keep-labels"]
     assert "heard" in calmix(*words, *options, "--out", "map").err
     assert {name: asked[name] for name in said} == said
     unsaid = usual.keys() - said.keys()

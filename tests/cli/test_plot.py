@@ -1,5 +1,6 @@
 """`calmix plot`."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -287,3 +288,15 @@ def test_what_cannot_be_drawn_is_one_line(calmix: Any, trained: Path, place: Pat
     ended = calmix("plot", *(word.format(trained=trained) for word in words), "--out", "fig.png")
     assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
     assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["curves", "datamap", "extended"])
+def test_what_was_not_fine_tuned_has_no_epochs_to_draw(calmix: Any, trained: Path, place: Path, what: str) -> None:
+    shutil.copytree(trained, place / "head")
+    (place / "head" / "datamap.parquet").unlink()
+    entry = {"epoch": 0, "step": 0, "loss": None, "dev": {"accuracy": 0.5, "nll": 1.0, "nll-ts": 1.0, "ece": 0.1}}
+    (place / "head" / "log.jsonl").write_text(json.dumps(entry) + "\n")
+    ended = calmix("plot", "head", "--what", what, "--out", "fig.png")
+    assert ended.code == 2
+    assert "was not fine-tuned (--epochs 0)" in ended.err
+    assert calmix("plot", "head", "--what", "reliability", "--out", "fig.png").code == 0

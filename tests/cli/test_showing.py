@@ -150,10 +150,35 @@ def test_a_bar_says_nothing_about_a_loss_before_there_is_one(terminal: Terminal)
     assert "5/30  loss 0.5000  100 samples/s" in drawn
 
 
+def _split(rare: list[tuple[str, int, float, float | None]]) -> dict[str, Any]:
+    plain = {"n": 1000, "accuracy": 0.998, "ece": 0.01, "oe": 0.0, "nll": 0.02}
+    keys = ("label", "rows", "recall", "precision")
+    return {"before": plain, "after": plain | {"rare": [dict(zip(keys, one, strict=True)) for one in rare]}}
+
+
+def test_rare_labels_stand_below_the_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    figures_table({"dev": _split([("early", 1, 1.0, 1.0)]), "test": _split([("fraud", 20, 0.05, None)])})
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "data rare label rows recall precision" in shown
+    assert "test fraud 20 5.0% –" in shown
+    assert not any("early" in line for line in shown)  # dev data chose the epoch
+    figures_table({"dev": _split([("early", 1, 1.0, 1.0)])})
+    assert "early" in capsys.readouterr().out
+    figures_table({"dev": _split([]), "test": _split([])})
+    assert "rare" not in capsys.readouterr().out
+
+
+def test_of_many_rare_labels_the_worst_are_shown_and_the_others_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    figures_table({"test": _split([(f"c{k}", 4, k / 10, 0.5) for k in range(8)])})
+    out = capsys.readouterr().out
+    assert [f"c{k}" in out for k in range(8)] == [True] * 5 + [False] * 3
+    assert "and 3 more rare labels, found more often (--json lists all)\n" in out
+
+
 @pytest.mark.parametrize(
     ("threshold", "words"),
     [
-        (None, "90% accuracy cannot be promised from the rows kept for it: it takes 51 sure ones"),
+        (None, "90% accuracy cannot be promised from the rows kept for it. --abstain would accept nothing"),
         (0.0, "accepting every prediction keeps accuracy at 90% or above"),
         (0.8, "accepting confidence ≥ 0.800 keeps accuracy at 90% or above (certain to 95%) and answers 40%"),
     ],
@@ -164,6 +189,83 @@ def test_guarantees_in_words(threshold: float | None, words: str) -> None:
     assert words in lines[0]
     assert lines[1] == "prediction sets contain the true label 90% of the time"
     assert guarantee_lines({}) == []
+
+
+@pytest.mark.parametrize(
+    ("threshold", "accuracy", "promises", "words"),
+    [
+        (
+            None,
+            0.95,
+            {"rows": 76, "needed": 104, "constant": {"label": "ok", "accuracy": 0.4}, "possible": (0.9, 0.71)},
+            [
+                "95% accuracy cannot be promised: you need at least 104 held-out rows, all predicted correctly (more "
+                "if any are wrong); you have 76. --abstain would accept nothing",
+                "from these rows: 90% on 71% of the texts (--guarantee 0.9)",
+            ],
+        ),
+        (
+            None,
+            0.999,
+            {"rows": 9000, "needed": 5296, "constant": {"label": "ok", "accuracy": 0.4}, "possible": None},
+            [
+                "99.9% accuracy cannot be promised: the surest of the 9,000 held-out rows are too few, or wrong too "
+                "often. --abstain would accept nothing",
+                "from these rows no accuracy above that of always answering 'ok' (40%) can be promised: give more dev "
+                "data",
+            ],
+        ),
+        (
+            0.0,
+            0.95,
+            {"rows": 500, "needed": 104, "constant": {"label": "o\nk", "accuracy": 0.98}, "possible": (0.99, 0.8)},
+            [
+                "accepting every prediction keeps accuracy at 95% or above",
+                "95% says nothing: it is kept by always answering 'o k' (98% of these rows)",
+                "from these rows: 99% on 80% of the texts (--guarantee 0.99)",
+            ],
+        ),
+        (
+            0.5,
+            0.95,
+            {"rows": 500, "needed": 104, "constant": {"label": "ok", "accuracy": 0.98}, "possible": None},
+            [
+                "accepting confidence ≥ 0.500 keeps accuracy at 95% or above (certain to 95%) and answers 40% of the "
+                "texts",
+                "95% says nothing: it is kept by always answering 'ok' (98% of these rows)",
+                "from these rows no accuracy above that of always answering 'ok' can be promised: give more dev data",
+            ],
+        ),
+        (
+            None,
+            0.9,
+            {"rows": 10, "needed": 51, "constant": None, "possible": None},
+            [
+                "90% accuracy cannot be promised: you need at least 51 held-out rows, all predicted correctly (more if "
+                "any are wrong); you have 10. --abstain would accept nothing",
+                "from these rows nothing can be promised: give more dev data",
+            ],
+        ),
+        (
+            0.8,
+            0.9,
+            {"rows": 500, "needed": 51, "constant": {"label": "ok", "accuracy": 0.4}, "possible": None},
+            [
+                "accepting confidence ≥ 0.800 keeps accuracy at 90% or above (certain to 95%) and answers 40% of the "
+                "texts"
+            ],
+        ),
+    ],
+)
+def test_what_a_promise_is_worth_and_what_can_be_promised_instead(
+    threshold: float | None, accuracy: float, promises: dict[str, Any], words: list[str]
+) -> None:
+    found = {"threshold": threshold, "accuracy": accuracy, "error": 0.05, "coverage": 0.4}
+    if promises["possible"] is not None:
+        level, coverage = promises["possible"]
+        promises = promises | {"possible": {"accuracy": level, "coverage": coverage}}
+    guarantee = {"threshold": found, "sets": {"level": accuracy}}
+    assert guarantee_lines({"guarantee": guarantee, "promises": promises})[:-1] == words
 
 
 def test_separation_is_shown_with_its_interval(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,7 @@ def test_every_option_arrives(calmix: Any, words: Any, monkeypatch: pytest.Monke
         *without_dev,
         *(word for name, value in given.items() for word in (f"--{name}", value)),
         *("--set", "x=1", "--set", "y=a=b", "--class-weights", "p=1,q=2", "--ood", "n=file.csv"),
-        *("--track", "tensorboard", "--gradient-checkpointing", "--dry-run", "--out", "here"),
+        *("--track", "tensorboard", "--gradient-checkpointing", "--merge-labels", "--dry-run", "--out", "here"),
     )
     assert ended.code == 0, ended.err
     for name, value in given.items():
@@ -91,7 +91,7 @@ def test_every_option_arrives(calmix: Any, words: Any, monkeypatch: pytest.Monke
     assert heard["class_weights"] == {"p": 1.0, "q": 2.0}
     assert heard["ood"] == {"n": "file.csv"}
     assert heard["track"] == ("tensorboard",)
-    assert heard["gradient_checkpointing"] is True
+    assert heard["gradient_checkpointing"] is heard["merge_labels"] is True
     assert heard["out"] == Path("here")
     assert set(heard) == set(inspect.signature(train).parameters) - THEIRS
 
@@ -113,6 +113,21 @@ def test_defaults_are_those_of_the_function(calmix: Any, files: Any, monkeypatch
     for name, parameter in inspect.signature(train).parameters.items():
         if name not in {"train", "on_progress", "on_note", *THEIRS}:
             assert heard[name] == given.get(name, parameter.default), name
+
+
+def test_labels_that_differ_in_case_alone_stop_unless_something_is_said(
+    calmix: Any, words: Any, files: Any, place: Path
+) -> None:
+    lines = files["train"].read_text().splitlines()
+    mixed = place / "mixed.csv"
+    mixed.write_text("\n".join([*lines[:-1], lines[-1].replace("weather", "Weather")]) + "\n")
+    asked = [words[0], mixed, *words[2:], "--out", "run"]
+    ended = calmix(*asked)
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "'Weather' (1 row) and 'weather' (9 rows); --merge-labels makes one of each" in ended.err
+    assert not (place / "run").exists()
+    assert "labels: animal, food, weather\n" in calmix(*asked, "--merge-labels", "--dry-run").out
+    assert "labels: Weather, animal, food, weather\n" in calmix(*asked, "--keep-labels", "--dry-run").out
 
 
 @pytest.mark.usefixtures("place")
@@ -238,3 +253,11 @@ def test_a_sentence_cnn_begins_with_vectors_from_a_file(calmix: Any, files: Any,
         ended = calmix(*words, *wrong, "--out", "other")
         assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
     assert not (place / "other").exists()
+
+
+def test_what_the_model_knows_is_said_before_how_far_to_trust_it(calmix: Any, words: Any, files: Any) -> None:
+    ended = calmix(*words, "--test", files["test"], "--out", "run", "--no-report")
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    trust = next(k for k, line in enumerate(lines) if line.startswith("On average it claims"))
+    assert "lways answering the commonest class would be right 33 %" in lines[trust - 1]

@@ -49,6 +49,22 @@ def test_labels_of_another_domain_get_the_training_sets_names_and_indices(folder
     assert np.bincount(sets.ood["b"].labels).tolist() == [5, 15]
 
 
+def test_labels_that_differ_in_case_alone_are_merged_or_kept_as_the_task_says(folder: Path) -> None:
+    labels = ["No", *["no"] * 30, *["yes"] * 29]
+    _write(folder / "a/train.jsonl", ((f"text {i}", label) for i, label in enumerate(labels)))
+    with pytest.raises(InputError, match=r"'No' \(1 row\) and 'no' \(30 rows\); merge_labels = true among its keys"):
+        gather(_task(), folder)
+    assert gather(_task(merge_labels=False), folder).test.label_names == ("No", "no", "yes")
+    _write(folder / "a/test.jsonl", [("a", "YES"), ("b", "no")])
+    with pytest.warns(CalmixWarning, match="merged labels of 1 row") as told:
+        sets = gather(_task(merge_labels=True), folder)
+    assert len(told) == 2
+    assert sets.train.label_names == sets.test.label_names == ("no", "yes")
+    assert sets.test.labels.tolist() == [1, 0]
+    with pytest.raises(InputError, match=r"t.merge_labels: must be true or false"):
+        _task(merge_labels="yes")
+
+
 def test_without_a_dev_set_a_tenth_of_the_training_set_becomes_it(folder: Path) -> None:
     sets = gather(_task(), folder)
     assert (len(sets.train), len(sets.dev), len(sets.test)) == (54, 6, 40)

@@ -167,3 +167,50 @@ def test_the_table_lists_suspects_by_rank_with_names():
     assert (rows[0]["label"], rows[0]["suggested"], rows[0]["flagged"]) == ("ham", "spam", True)
     assert (rows[2]["label"], rows[2]["suggested"], rows[2]["score"]) == ("spam", None, None)
     assert label_issues(dynamics).to_table(flagged_only=True)["id"].to_pylist() == ["b"]
+
+
+def an_early_learner(*, sharpness, classes=30, rows=600, right=0.6, seed=0):
+    """Dynamics of a network that takes the right class of most samples, more or less by a hair."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(rows) % classes
+    said = np.where(rng.random(rows) < right, labels, (labels + rng.integers(1, classes, rows)) % classes)
+    logits = [sharpness * epoch * np.eye(classes)[said] for epoch in (1, 2, 3)]
+    return Dynamics.from_logits(np.stack(logits), labels)
+
+
+def test_who_is_right_by_a_hair_may_doubt_no_label():
+    issues = label_issues(an_early_learner(sharpness=0.1))
+    assert not issues.flagged.any()
+    assert "still sure of nothing" in issues.withheld
+    # They are ranked all the same.
+    assert np.isfinite(issues.score).all()
+    sure = label_issues(an_early_learner(sharpness=3.0))
+    assert sure.withheld == ""
+    assert 0.3 < sure.flagged.mean() < 0.45
+
+
+def test_who_knows_no_more_than_the_commonest_label_may_doubt_no_label():
+    rng = np.random.default_rng(0)
+    labels = (rng.random(500) < 0.3).astype(int)
+    logits = np.tile([[1.0, 0.0]], (3, 500, 1)) + rng.normal(scale=0.3, size=(3, 500, 2))
+    issues = label_issues(Dynamics.from_logits(logits, labels))
+    assert "hardly learnt anything" in issues.withheld
+    assert not issues.flagged.any()
+
+
+def test_labels_of_which_two_in_five_are_wrong_do_not_silence_one_who_knows():
+    logits, given, _, wrong = a_late_memoriser(np.random.default_rng(4), flipped=0.4)
+    issues = label_issues(Dynamics.from_logits(logits, given))
+    assert issues.withheld == ""
+    assert (issues.flagged & wrong).sum() > 0.6 * issues.flagged.sum()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_that_has_learnt_late_may_doubt(seed):
+    logits, given, _ = a_late_learner(np.random.default_rng(seed))
+    assert label_issues(Dynamics.from_logits(logits, given)).withheld == ""
+
+
+def test_of_one_class_or_a_handful_of_samples_nothing_can_be_told():
+    assert label_issues(Dynamics.from_logits(np.zeros((2, 60, 3)), np.zeros(60, dtype=int))).withheld == ""
+    assert label_issues(Dynamics.from_logits(np.zeros((2, 20, 3)), np.arange(20) % 3)).withheld == ""

@@ -80,6 +80,17 @@ def test_a_model_that_is_accelerated_for_one_call_is_not_for_another(
     assert not changed.model.training
 
 
+def test_a_model_in_training_mode_predicts_for_each_thread_without_dropout(checkpoint: Any) -> None:
+    classifier = load(checkpoint("bert"))
+    assert isinstance(classifier, Classifier)
+    texts = tiny.texts(CALLS)[0]
+    expected = [classifier.predict_proba([text]) for text in texts]
+    classifier.model.train()
+    found = asked_at_once(lambda turn: classifier.predict_proba([texts[turn]]))
+    np.testing.assert_array_equal(np.concatenate(found), np.concatenate(expected))
+    assert classifier.model.training
+
+
 def test_predictions_that_change_nothing_are_made_at_the_same_time(checkpoint: Any) -> None:
     classifier = load(checkpoint("bert"))
     assert isinstance(classifier, Classifier)

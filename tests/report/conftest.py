@@ -16,6 +16,7 @@ from calmix.dynamics import Dynamics
 from calmix.training import intervals, json_safe, measure, prediction_table
 from calmix.training.folder import begin_run
 from calmix.training.mapping import write_map
+from calmix.training.promises import promise_figures
 
 CLASSES = ("animal", "food", "weather")
 HOSTILE = (
@@ -94,6 +95,8 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         temperature: float = 1.5,
         guarantee: float | None = None,
         seed: int = 0,
+        before: bool = False,
+        epochs: int = 3,
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir()
@@ -115,8 +118,11 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
                 "loss": 1 / e,
                 "dev": {"nll": 0.9 / e, "nll-ts": 0.8 / e, "accuracy": 0.5 + e / 10, "ece": 0.1},
             }
-            for e in (1, 2, 3)
+            for e in range(1, epochs + 1)
         ]
+        if before:
+            dev = {"nll": 0.95, "nll-ts": 0.94, "accuracy": 0.583, "ece": 0.12, "mcc": 0.4, "temperature": 0.9}
+            history.insert(0, {"epoch": 0, "step": 0, "loss": None, "dev": dev, "joint": [[0.5, 0.6]], "seconds": 1.0})
         write_text(folder / "log.jsonl", "".join(f"{json.dumps(entry)}\n" for entry in history))
         if samples:
             labels = np.arange(samples) % len(classes)
@@ -126,12 +132,14 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
                 classes,
             )
             write_map(folder, dynamics_of(labels, ids=made.ids, names=classes, wrong=samples // 6), made)
-        metrics = {"temperature": temperature, "splits": splits, "best_epoch": 3, "epochs": history, "notes": []}
+        metrics = {"temperature": temperature, "splits": splits, "best_epoch": epochs, "epochs": history, "notes": []}
         metrics["rows"] = {"train": samples} | dict.fromkeys(sets, rows)
         if guarantee is not None:
             dev = sets_of(sets, rows, classes)[sets[0]]
             kept = SelectiveThreshold.fit(np.asarray(scaled["after"](dev[1])), dev[0].labels, accuracy=guarantee)
             metrics["guarantee"] = {"threshold": kept.to_json()}
+            on_dev = (np.asarray(scaled["after"](dev[1])), dev[0].labels)
+            metrics["promises"] = promise_figures(kept, *on_dev, classes)
         write_json(folder / "metrics.json", json_safe(metrics))
         return folder
 

@@ -12,7 +12,10 @@ import pytest
 
 from calmix.data import Examples, apply_decisions, read_decisions
 from calmix.data.decisions import decided_columns
+from calmix.dynamics import Dynamics
 from calmix.report import prepare_reliability, read_run, write_run_page
+from calmix.report.datamap import fitting_limits
+from calmix.training.mapping import write_map
 
 pytestmark = pytest.mark.usefixtures("chromium")
 SIZES = [(1280, 800, "light"), (390, 844, "light"), (1280, 800, "dark")]
@@ -113,15 +116,33 @@ def test_the_slider_begins_where_something_is_answered(open_page: Any, make_run:
 
 def test_a_guarantee_sets_the_slider_and_is_put_into_words(open_page: Any, make_run: Any) -> None:
     page = open_page(write_run_page(make_run(guarantee=0.5)))
-    assert "keeps accuracy at 50 % or above" in page.locator("#guarantee").inner_text()
+    said = page.locator("#guarantee").inner_text()
+    assert "keeps accuracy at 50 % or above" in said
+    assert "says nothing" not in said
+    assert "can be promised" not in said
+
+
+def test_a_guarantee_that_cannot_be_given_is_said_with_what_can(open_page: Any, make_run: Any) -> None:
+    run = make_run(guarantee=0.999)
+    possible = json.loads((run / "metrics.json").read_text())["promises"]["possible"]
+    said = open_page(write_run_page(run)).locator("#guarantee").inner_text()
+    assert "An accuracy of 99.9 % cannot be promised" in said
+    share = f"{100 * possible['accuracy']:.4g} % on {100 * possible['coverage']:.0f} %"
+    assert f"What can be promised from these rows: {share} of the texts." in said
+
+
+def test_a_guarantee_that_the_commonest_label_keeps_is_said_to_say_nothing(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run(guarantee=0.2)))
+    assert "That says nothing: always answering “" in page.locator("#guarantee").inner_text()
 
 
 def place_of(page: Any, run: Any, row: int) -> tuple[float, float]:
     """Return where on the screen a sample of the map is."""
     box = page.locator("#points").bounding_box()
-    reach = max(0.05, np.float32(run.dynamics.variability.astype(np.float32).max()) * 1.04)
-    x = 44 + run.dynamics.variability[row] / reach * (box["width"] - 44 - 12)
-    y = box["height"] - 40 - run.dynamics.confidence[row] / 1.02 * (box["height"] - 12 - 40)
+    shown = fitting_limits(run.dynamics.variability, run.dynamics.confidence)
+    x = 44 + run.dynamics.variability[row] / (1.02 * shown.right) * (box["width"] - 44 - 12)
+    high = (run.dynamics.confidence[row] - shown.bottom) / (1.02 * (shown.top - shown.bottom))
+    y = box["height"] - 40 - high * (box["height"] - 12 - 40)
     return box["x"] + x, box["y"] + y
 
 
@@ -341,10 +362,6 @@ def test_charts_have_tables_and_controls_have_names(open_page: Any, make_run: An
 def test_choices_are_shown_and_relabelled_by_number(open_page: Any, make_run: Any, tmp_path: Path) -> None:
     import tiny
 
-    from calmix.data import Examples
-    from calmix.dynamics import Dynamics
-    from calmix.training.mapping import write_map
-
     folder = make_run(samples=0)
     examples: Examples = tiny.examples(9, kind="choices")
     counts = examples.choice_counts
@@ -374,3 +391,38 @@ def test_it_prints_light_without_controls(open_page: Any, make_run: Any) -> None
     assert page.locator("nav").is_hidden()
     assert page.locator("#threshold").is_hidden()
     assert page.locator("#reliability svg").first.is_visible()
+
+
+def test_curves_show_what_was_before_fine_tuning_as_a_point_of_its_own(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run(before=True)))
+    accuracy = page.locator("#curves figure").nth(1)
+    assert accuracy.locator(".dot").count() == 4
+    assert accuracy.locator("path.line").get_attribute("d").count("L") == 2
+    assert accuracy.locator(".dot title").first.text_content().startswith("dev accuracy, before fine-tuning: 58.3")
+    assert "before" in accuracy.locator("svg text").all_text_contents()
+    page.locator("#training details summary").click()
+    assert page.locator("#curves-table tbody th").first.inner_text() == "before fine-tuning"
+    assert page.locator("#curves-table tbody td").first.inner_text() == "–"
+
+
+def test_the_map_of_a_network_that_has_hardly_begun_fills_its_axes(open_page: Any, make_run: Any) -> None:
+    folder = make_run(samples=0)
+    labels = np.arange(300) % 50
+    logits = np.random.default_rng(0).normal(scale=0.3, size=(3, 300, 50))
+    classes = tuple(f"class {k}" for k in range(50))
+    examples = Examples(pa.table({"id": [f"s{i}" for i in range(300)], "text": ["a"] * 300}), labels, classes)
+    write_map(folder, Dynamics.from_logits(logits, labels, ids=examples.ids, label_names=classes), examples)
+    page, run = open_page(write_run_page(folder)), read_run(folder)
+    to_map(page)
+    box = page.locator("#points").bounding_box()
+    places = np.array([place_of(page, run, row) for row in range(300)]) - (box["x"], box["y"])
+    assert np.ptp(places[:, 0]) > box["width"] / 3
+    assert np.ptp(places[:, 1]) > box["height"] / 3
+    row = int(np.argmax(run.dynamics.variability))
+    page.mouse.move(*place_of(page, run, row))
+    assert f"variability {run.dynamics.variability[row]:.2f}" in page.locator("#hover").inner_text()
+    assert "The axes fit the points" in page.locator("#map").inner_text()
+    page.locator("#tab-view").click()
+    assert page.locator("#n-view").inner_text() == "300"
+    page.locator("#tab-suspects").click()
+    assert "No label is called wrong: the model had hardly learnt anything" in page.locator("#list").inner_text()

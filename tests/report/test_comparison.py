@@ -140,3 +140,10 @@ def test_options_that_only_the_command_tells_are_listed_too(pair: list[Path]) ->
 
 def test_it_keeps_nobody_out(barriers: Any, pair: list[Path], tmp_path: Path) -> None:
     assert barriers(write_comparison(pair, tmp_path / "c.html")) == []
+
+
+def test_a_run_without_fine_tuning_is_compared_with_one_that_was(make_run: Any) -> None:
+    runs = [read_run(make_run("tuned", before=True)), read_run(make_run("head", before=True, epochs=0, samples=0))]
+    told = comparison_page(runs).split("</section>")[0]
+    assert "its head before fine-tuning was at 58.3 %" in told
+    assert "nothing was fine-tuned" in told

@@ -2,7 +2,7 @@
 
 import pytest
 
-from calmix.report import draw_curves, prepare_curves
+from calmix.report import draw_curves, fine_tuned, prepare_curves
 
 HISTORY = [
     {"epoch": 1, "loss": 1.5, "dev": {"nll": 1.0, "nll-ts": 0.9, "accuracy": 0.5, "ece": 0.1}},
@@ -32,3 +32,25 @@ def test_the_figure_has_a_panel_each() -> None:
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["loss", "accuracy", "calibration error (ECE)"]
     shown = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
     assert shown == ["dev accuracy", "kept"]
+
+
+BEFORE = {"epoch": 0, "step": 0, "loss": None, "dev": {"nll": 1.1, "nll-ts": 0.95, "accuracy": 0.4, "ece": 0.2}}
+
+
+def test_what_was_before_fine_tuning_is_a_point_of_its_own() -> None:
+    pytest.importorskip("matplotlib")
+    curves = prepare_curves([BEFORE, *HISTORY], best=0)
+    assert curves.epochs == (0, 1, 2)
+    assert curves.panels["loss"]["training loss"] == (None, 1.5, 1.0)
+    axes = draw_curves(curves).axes[1]
+    line, point = axes.lines[:2]
+    assert (line.get_xdata().tolist(), point.get_xdata().tolist()) == ([1, 2], [0])
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["dev accuracy", "kept"]
+    named = axes.xaxis.get_major_formatter()
+    assert (named(0), named(2)) == ("before", "2")
+
+
+def test_without_fine_tuning_there_are_no_curves() -> None:
+    assert prepare_curves([BEFORE], best=0).panels == {}
+    assert not fine_tuned([BEFORE])
+    assert fine_tuned([BEFORE, *HISTORY])

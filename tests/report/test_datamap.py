@@ -5,11 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 matplotlib = pytest.importorskip("matplotlib")
 
 from calmix.dynamics import Dynamics, Region, label_issues, regions  # noqa: E402
 from calmix.report import draw_datamap, prepare_datamap, save_figure  # noqa: E402
+from calmix.report.datamap import fitting_limits  # noqa: E402
 
 
 def dynamics_of(n: int, *, wrong: int = 0, never: int = 0) -> Dynamics:
@@ -95,3 +98,50 @@ def test_nothing_global_is_touched(tmp_path: Path) -> None:
 
     if "matplotlib.pyplot" in sys.modules:
         assert sys.modules["matplotlib.pyplot"].get_fignums() == []
+
+
+def limits_of(low: float, high: float, varied: float) -> tuple[float, float, float]:
+    limits = fitting_limits(np.linspace(0, varied, 50), np.linspace(low, high, 50))
+    return limits.right, limits.bottom, limits.top
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "varied", "expected"),
+    [
+        (0.05, 0.99, 0.31, (0.35, 0.0, 1.0)),  # most of the scale: all of it
+        (0.09, 0.33, 0.118, (0.12, 0.0, 0.35)),  # little of it, down to its lower end
+        (0.31, 0.69, 0.1, (0.1, 0.0, 0.7)),
+        (0.80, 0.99, 0.2, (0.2, 0.75, 1.0)),  # far from 0
+        (0.0063, 0.0115, 0.0026, (0.005, 0.003, 0.014)),  # a network that has hardly begun, of 150 classes
+    ],
+)
+def test_the_axes_fit_the_points(low: float, high: float, varied: float, expected: tuple[float, ...]) -> None:
+    assert limits_of(low, high, varied) == pytest.approx(expected)
+
+
+def test_noise_is_not_stretched_to_fill_the_axes() -> None:
+    right, bottom, top = limits_of(0.499, 0.501, 0.001)
+    assert top - bottom > 0.1
+    assert right >= 0.05
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 0.5)), min_size=1, max_size=30),
+    st.floats(0.001, 1),
+)
+def test_no_point_is_off_the_axes(points: list[tuple[float, float]], scale: float) -> None:
+    confidence, variability = (scale * np.array(column) for column in zip(*points, strict=True))
+    limits = fitting_limits(variability, confidence)
+    assert 0 <= limits.bottom <= confidence.min() + 1e-9
+    assert confidence.max() - 1e-9 <= limits.top <= 1
+    assert variability.max() - 1e-9 <= limits.right
+    assert limits.bottom < limits.top
+
+
+def test_the_figure_has_these_axes() -> None:
+    logits = np.random.default_rng(0).normal(scale=0.1, size=(3, 300, 50))
+    points = prepare_datamap(Dynamics.from_logits(logits, np.arange(300) % 50))
+    limits, axes = fitting_limits(points.variability, points.confidence), draw_datamap(points).axes[0]
+    assert axes.get_xlim() == (0, limits.right)
+    assert axes.get_ylim()[0] == limits.bottom
+    assert limits.top <= axes.get_ylim()[1] < 0.1

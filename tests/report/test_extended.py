@@ -20,3 +20,14 @@ def test_every_epoch_of_every_run_is_a_row() -> None:
     assert figure.axes[1].lines[0].get_ydata().tolist() == pytest.approx([0.1, 0.2, 0.3])
     with pytest.raises(InputError, match="no log of its epochs"):
         prepare_extended({"empty": []})
+
+
+def test_what_was_before_fine_tuning_has_no_training_loss_and_is_joined_to_nothing() -> None:
+    before = {"epoch": 0, "loss": None, "dev": {"accuracy": 0.4, "ece": 0.2, "nll": 1.2}}
+    after = [{"epoch": e, "loss": 1 / e, "dev": {"accuracy": 0.5, "ece": 0.1, "nll": 1.0}} for e in (1, 2)]
+    table = prepare_extended({"run": [before, *after]})
+    assert table["loss"].to_pylist() == [None, 1.0, 0.5]
+    line, point = draw_extended(table).axes[2].lines
+    assert (line.get_xdata().tolist(), point.get_xdata().tolist()) == ([1, 2], [0])
+    with pytest.raises(InputError, match="was not fine-tuned"):
+        prepare_extended({"run": [before]})

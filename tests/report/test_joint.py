@@ -40,3 +40,8 @@ def test_each_run_has_a_row_of_panels() -> None:
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         f"{run}, epoch {epoch}" for run in ("plain", "mixup") for epoch in (1, 10)
     ]
+
+
+def test_epoch_0_is_called_before_fine_tuning() -> None:
+    figure = draw_joint(prepare_joint({"run": [{"epoch": 0, "joint": HISTORY[0]["joint"]}, *HISTORY[:1]]}))
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["run, before fine-tuning", "run, epoch 1"]

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from calmix.metrics import ece
@@ -97,7 +98,7 @@ def test_the_page_has_every_part_and_every_id_once(make_run: Any) -> None:
         assert part in text.ids
     assert len(set(text.ids)) == len(text.ids)
     words = " ".join(text.words)
-    for expected in ("When it says", "of the time; out of domain", "taken for", "precision = "):
+    for expected in ("On average it claims", "of the time; out of domain", "taken for", "precision = "):
         assert expected in words
 
 
@@ -229,3 +230,32 @@ def test_an_evaluation_is_called_by_what_was_evaluated_on_what(make_run: Any) ->
     config = {"model": "runs/one", "ensemble": ["runs/two"], "data": {"a/test.csv": "0", "more.csv": "1"}}
     asked = replace(run, kind="evaluate", settings={"config": config})
     assert "<h1><bdi>one + two on test.csv, more.csv</bdi></h1>" in run_page(asked)
+
+
+def test_accuracy_stands_beside_the_commonest_class_and_the_head_before_fine_tuning(make_run: Any) -> None:
+    with_head, without = read_run(make_run(before=True)), read_run(make_run("without"))
+    words = " ".join(" ".join(Text(run_page(with_head)).words).split())
+    for found in (one for one in with_head.judged if not one.aside):
+        shares = [float((found.labels == k).mean()) for k in range(3)]
+        assert f"{found.title}; commonest class: {100 * max(shares):.1f} %" in words
+    assert words.index("Always answering the commonest class") < words.index("On average it claims")
+    assert "accuracy before fine-tuning 58.3 % dev; now: 80.0 %" in words
+    assert "before fine-tuning" not in " ".join(Text(run_page(without)).words)
+
+
+def test_a_network_that_has_hardly_learnt_is_called_that_and_not_green(make_run: Any) -> None:
+    run = read_run(make_run())
+    main = run.judged[0]
+    constant = np.full_like(main.probs["after"], 1 / 3)
+    told = replace(run, judged=(replace(main, probs={"after": constant}),))
+    html = run_page(told)
+    assert re.search(
+        r'<section class="verdict tone-bad".*?<h2 id="verdict-title">It has hardly learnt', html, re.DOTALL
+    )
+
+
+def test_a_run_without_fine_tuning_has_no_curves_and_no_map_and_says_why(make_run: Any) -> None:
+    run = read_run(make_run(before=True, epochs=0, samples=0))
+    text = Text(run_page(run))
+    assert not {"training", "map"} & set(text.ids)
+    assert "nothing was fine-tuned" in " ".join(text.words)

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from calmix.dynamics import Dynamics
+from calmix.errors import InputError
 from calmix.study import executing
 from calmix.study.asking import TRAINING
-from calmix.study.conducting import conduct
+from calmix.study.conducting import Order, conduct, prepare
 from calmix.study.executing import execute, job_of, release, trim
 from calmix.training import halves, survey, surveying
 from calmix.training.mapping import known_dynamics
@@ -42,6 +45,22 @@ def test_a_failure_is_told_and_the_rest_goes_on(ready: Any, tmp_path: Path) -> N
     assert first is not None
     assert "is not empty and holds no run of ours" in first.error
     assert second is None
+
+
+def test_labels_that_a_task_keeps_apart_are_trained_and_mapped_apart(written: Any, data: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(data, tmp_path / "data")
+    file = folder / "tiny" / "train.jsonl"
+    file.write_text(file.read_text().replace('"food"', '"Food"', 4))
+    methods = '[[method]]\nrecipe = "tdmixup"\nfiltered = true\n'
+    with pytest.raises(InputError, match=r"\[task.tiny\]: .*'Food' \(4 rows\) and 'food' .*; merge_labels = true"):
+        prepare(Order(written(methods), tmp_path / "out", data=folder))
+    study = written(methods, head="seeds = 1", more="merge_labels = false")
+    prepared = prepare(Order(study, tmp_path / "out", data=folder))
+    jobs = _jobs(prepared, prepared.plan.runs.values(), tmp_path / "runs")
+    assert [job.spec.what for job in jobs] == ["map", "train"]
+    for job in jobs:
+        assert [failure for _, failure in execute([job])] == [None]
+        assert Dynamics.load(job.folder / "datamap.parquet").label_names == ("Food", "animal", "food", "weather")
 
 
 @pytest.mark.parametrize(("take", "rows"), [("easy", 10), ("ambiguous", 10), ("both", 20), ("hard", 10)])

@@ -27,13 +27,18 @@ def calm(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def quick(checkpoint: Callable[..., Path], tmp_path: Path) -> Quick:
-    """Return `quick(out, **changes)`: a run of two epochs of three steps, with what is asked for changed."""
+    """Return `quick(out, **changes)`: a run of two epochs of three steps, with what is asked for changed.
+
+    The head begins as it is: with `head="fitted"` a run might keep the network from before its first step, and two
+    runs that should be the same would be, whatever their steps did.
+    """
 
     def run(out: str | None = "run", **changes: Any) -> Run:
         options: dict[str, Any] = {
             "train": tiny.examples(24),
             "model": checkpoint("bert"),
             "dev": tiny.examples(12, seed=1),
+            "head": "random",
             "epochs": 2,
             "batch_size": 8,
             "lr": 1e-2,

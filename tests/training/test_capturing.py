@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import architectures
 import numpy as np
 import pytest
 import tiny
@@ -331,3 +332,28 @@ def test_every_architecture_trains_on_a_gpu(
     run = train(tiny.examples(96), dev=tiny.examples(24, seed=1), out=tmp_path, recipe=recipe, **options)
     losses = [entry["loss"] for entry in run.metrics["epochs"]]
     assert losses[-1] < losses[0]
+
+
+TRAINED = sorted(set(architectures.types()) - {"layoutlmv2", "perceiver", "reformer"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TRAINED)
+def test_every_text_classifier_of_transformers_trains_on_a_gpu_captured_or_with_a_note(
+    kind: str, checkpoint_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    captured: list[int] = []
+    plain = Captures.run
+
+    def counted(self: Captures, *args: Any) -> None:
+        plain(self, *args)
+        captured.append(len(self.graphs))
+
+    options = {"model": checkpoint_of(kind), "epochs": 2, "batch_size": 16, "precision": "fp32", "lean": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Captures, "run", counted)
+        run = train(tiny.examples(64), dev=tiny.examples(12, seed=1), out=tmp_path, **options)
+    assert run.metrics["epochs"][-1]["step"] == 8
+    assert np.isfinite([entry["loss"] for entry in run.metrics["epochs"]]).all()
+    told = any(note.startswith("speed: ") for note in run.metrics["notes"])
+    assert told == (captured[-1] == 0)

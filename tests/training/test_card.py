@@ -8,7 +8,7 @@ FIGURES = {"n": 10, "accuracy": 0.5, "ece": 0.123, "oe": 0.1, "nll": 0.6931, "br
 CONFIG: dict[str, Any] = {"model": "bert", "recipe": "input-mixup", "options": {"alpha": "0.4"}, "seed": 7, "bins": 15}
 METRICS: dict[str, Any] = {
     "rows": {"train": 100, "dev": 10},
-    "epochs": [{}, {}],
+    "epochs": [{"epoch": 0}, {"epoch": 1}, {"epoch": 2}],
     "best_epoch": 2,
     "temperature": 1.2345678,
     "splits": {"dev": {"before": FIGURES, "after": FIGURES}},
@@ -45,3 +45,12 @@ def test_a_multiple_choice_model_has_no_labels() -> None:
     card = model_card(CONFIG, METRICS, ())
     assert "# Multiple-choice model" in card
     assert "Labels:" not in card
+
+
+def test_epoch_0_is_no_epoch_of_training() -> None:
+    assert "best of 2 epochs: 2." in model_card(CONFIG, METRICS, ("a", "b"))
+    kept = model_card(CONFIG, {**METRICS, "best_epoch": 0}, ("a", "b"))
+    assert "A head fitted to `bert`" in kept
+    assert "better than each of 2 epochs of fine-tuning." in kept
+    alone = model_card(CONFIG, {**METRICS, "best_epoch": 0, "epochs": [{"epoch": 0}]}, ("a", "b"))
+    assert "seed 7, without fine-tuning." in alone

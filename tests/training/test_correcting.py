@@ -108,6 +108,19 @@ def test_a_guarantee_is_made_on_the_other_half(classifier: Classifier, tmp_path:
     assert beside.sets is not None
     assert beside.recalibrator is not None
     assert figures["guarantee"]["threshold"]["accuracy"] == 0.4
+    assert figures["promises"]["rows"] == 75
+    assert [one["label"] for one in figures["splits"]["fit"]["after"]["rare"]] == ["food"]  # 8 of 75
+
+
+def test_a_guarantee_that_these_rows_can_never_give_is_said_before_anything_is_predicted(
+    classifier: Classifier, tmp_path: Path, new: Examples
+) -> None:
+    heard: list[Any] = []
+    calibrate(
+        classifier, new, out=tmp_path / "out", guarantee=0.95, progress=lambda _: heard.append(1), on_note=heard.append
+    )
+    assert "95% can never be promised from 75 held-out rows: it takes at least 104" in heard[0]
+    assert set(heard[1:]) == {1}
 
 
 def test_a_guarantee_is_void_once_the_model_is_calibrated_anew(

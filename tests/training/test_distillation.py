@@ -57,6 +57,7 @@ def quickly(checkpoint: Any, teacher: Path, tmp_path: Path) -> Any:
             "data": tiny.examples(24),
             "student": checkpoint("bert"),
             "dev": tiny.examples(12, seed=1),
+            "head": "random",
             "epochs": 2,
             "batch_size": 8,
             "lr": 1e-2,
@@ -321,3 +322,16 @@ def test_a_dry_run_writes_nothing_and_counts_generations(quickly: Any, tmp_path:
     assert once.metrics["seconds"] > 0
     assert quickly(dry_run=True, generations=3).metrics["steps"] == 18
     assert not (tmp_path / "run").exists()
+
+
+def test_merged_labels_are_spelt_as_the_teacher_spells_them(quickly: Any) -> None:
+    data = tiny.examples(24)
+    names = ("Animal", "animal", "Food", "weather")  # Food is the only spelling there is
+    labels = np.where(np.arange(24) % 6 == 0, 1, np.array([0, 2, 3])[data.labels])
+    spelt = Examples(data.table, labels, names, source="spelt.csv")
+    with pytest.raises(InputError, match=r"'animal' \(4 rows\) and 'Animal' \(4 rows\)"):
+        quickly(data=spelt)
+    run = quickly(data=spelt, merge_labels=True)
+    assert run.metrics["splits"]["dev"]["after"]["n"] == 12
+    assert "train: merged labels of" in run.metrics["notes"][0]
+    assert calmix.load(run.model).label_names == tiny.LABELS

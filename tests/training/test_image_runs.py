@@ -31,6 +31,7 @@ def quick_images(image_checkpoint: Checkpoint, tmp_path: Path) -> Quick:
             "train": tiny.images(24),
             "model": image_checkpoint("convnet"),
             "dev": tiny.images(12, seed=1),
+            "head": "random",
             "epochs": 2,
             "batch_size": 8,
             "optimizer": "sgd",

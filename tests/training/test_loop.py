@@ -321,7 +321,7 @@ def test_a_loss_that_is_not_finite_is_told_at_the_epochs_end_at_the_latest(quick
 def figures_by_epoch(monkeypatch: pytest.MonkeyPatch, epochs: list[dict[str, float]]) -> None:
     """Have the dev set come out as told, epoch by epoch."""
     told = iter(epochs)
-    monkeypatch.setattr("calmix.training.loop.dev_figures", lambda *_: next(told))
+    monkeypatch.setattr("calmix.training.loop.dev_figures", lambda *_: {"temperature": 1.0, **next(told)})
 
 
 EPOCHS = [

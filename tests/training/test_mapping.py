@@ -223,6 +223,21 @@ def test_a_model_that_hardly_learnt_is_said_to_have(right: int, said: bool) -> N
     assert any("hardly learnt" in note for note in notes) == said
     if said:
         assert f"{right / 60:.0%} of the training labels right, the most frequent alone makes 33%" in notes[0]
+        assert "no label is called wrong" in notes[0]
+
+
+def test_of_many_classes_that_a_region_lacks_three_are_named_and_a_single_one_reads_plainly() -> None:
+    labels = np.arange(150) % 50
+    sure = np.eye(50)[labels] * np.where(labels < 20, 9.0, 2.0)[:, None]
+    names = tuple(f"c{k:02}" for k in range(50))
+    easy, *_ = map_notes(Dynamics.from_logits(np.stack([sure, sure]), labels, label_names=names))
+    assert easy.startswith("data map: no rows labelled 'c")
+    assert easy.endswith(" more are in the easy third")
+    assert easy.count("'c") == 3
+    labels = np.array([0] * 20 + [1] * 10)
+    sure = np.eye(2)[labels] * np.where(labels == 0, 9.0, 2.0)[:, None]
+    easy, *_ = map_notes(Dynamics.from_logits(np.stack([sure, sure]), labels, label_names=("ok", "Technical")))
+    assert easy == "data map: no 'Technical' rows are in the easy third"
 
 
 def test_a_class_that_a_region_lacks_is_named() -> None:
@@ -233,6 +248,6 @@ def test_a_class_that_a_region_lacks_is_named() -> None:
     sure[:8] *= 2
     dynamics = Dynamics.from_logits(np.stack([unsure, sure]), labels, label_names=("a", "b", "c"))
     assert map_notes(dynamics) == [
-        "map: no easy sample has the label b, c",
-        "map: no ambiguous sample has the label a, c",
+        "data map: no rows labelled 'b', 'c' are in the easy third",
+        "data map: no rows labelled 'a', 'c' are in the ambiguous third",
     ]

@@ -37,6 +37,12 @@ def test_a_network_whose_answers_depend_on_padding_is_said_to_be_one(
     assert load_network(str(checkpoint("bert")), sets, seed=0, max_length=64).notes == []
 
 
+def test_texts_whose_words_the_vocabulary_does_not_know_are_said(checkpoint: Checkpoint) -> None:
+    data = Examples.from_texts([f"моя посылка не пришла {i}" for i in range(20)], ["x", "y"] * 10)
+    (note,) = load_network(str(checkpoint("bert")), {"train": data}, seed=0, max_length=64).notes
+    assert note.startswith("train: 100% of the words are unknown to the model's vocabulary")
+
+
 def test_images_come_with_their_preparation(image_checkpoint: Checkpoint) -> None:
     sets = {"train": tiny.images(12), "dev": tiny.images(6, seed=1)}
     loaded = load_network(str(image_checkpoint("resnet")), sets, seed=0, max_length=256)

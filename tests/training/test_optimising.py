@@ -137,7 +137,11 @@ def test_settings_come_back_as_plain_numbers() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        {"epochs": 0},
+        {"epochs": -1},
+        {"folds": -1},
+        {"folds": 2.5},
+        {"head": "trained"},
+        {"pooling": "max"},
         {"epochs": 2.0},
         {"batch_size": 0},
         {"accumulate": -1},

@@ -40,9 +40,8 @@ def probabilities(file: Path) -> np.ndarray:
 def test_files_become_a_run_folder_with_everything_in_it(tmp_path: Path, checkpoint: Any) -> None:
     files = {n: str(written(tiny.examples(30, seed=i), tmp_path / f"{n}.csv")) for i, n in enumerate(("a", "b", "c"))}
     out = tmp_path / "runs" / "one"
-    run = train(
-        files["a"], dev=files["b"], test=files["c"], ood={"x": files["b"]}, model=str(checkpoint("bert")), out=out
-    )
+    sets = {"dev": files["b"], "test": files["c"], "ood": {"x": files["b"]}}
+    run = train(files["a"], **sets, model=str(checkpoint("bert")), epochs=3, out=out)
     assert run.folder == out
     assert sorted(p.name for p in out.iterdir()) == [
         "datamap.parquet",
@@ -57,7 +56,7 @@ def test_files_become_a_run_folder_with_everything_in_it(tmp_path: Path, checkpo
     ]
     assert run.metrics == json.loads((out / "metrics.json").read_text())
     assert run.metrics["rows"] == {"train": 30, "dev": 30, "test": 30, "ood-x": 30}
-    assert [entry["epoch"] for entry in run.metrics["epochs"]] == [1, 2, 3]
+    assert [entry["epoch"] for entry in run.metrics["epochs"]] == [0, 1, 2, 3]
     assert [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()] == run.metrics["epochs"]
     settings = tomllib.loads((out / "run.toml").read_text())
     assert settings["config"]["recipe"] == "erm"
@@ -313,6 +312,27 @@ def test_a_dry_run_estimates_and_writes_nothing(quick: Any, tmp_path: Path) -> N
     assert run.metrics["rows"] == {"train": 24, "dev": 12}
 
 
+def test_rare_classes_have_figures_of_their_own_after_temperature(quick: Any) -> None:
+    test = tiny.examples(90, seed=2)
+    few = test.take(np.flatnonzero((test.labels != 1) | (np.arange(90) < 6)))
+    splits = quick(test=few).metrics["splits"]
+    assert [(one["label"], one["rows"]) for one in splits["test"]["after"]["rare"]] == [("food", 2)]
+    assert splits["dev"]["after"]["rare"] == []
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_guarantee_that_its_rows_can_never_give_is_said_before_training(quick: Any, dry_run: bool) -> None:
+    heard: list[str] = []
+
+    def begun(_: Any) -> None:
+        heard.append("training")
+
+    run = quick(dev=tiny.examples(60, seed=1), guarantee=0.95, dry_run=dry_run, on_note=heard.append, on_progress=begun)
+    (said,) = [note for note in run.metrics["notes"] if note.startswith("guarantee: ")]
+    assert "can never be promised from 30 held-out rows: it takes at least 104" in said
+    assert "training" not in heard[: heard.index(said)]
+
+
 def test_a_guarantee_is_made_on_rows_that_chose_nothing(quick: Any) -> None:
     dev = tiny.examples(60, seed=1)
     run = quick(dev=dev, guarantee=0.6, lr=3e-2, epochs=4)
@@ -323,6 +343,7 @@ def test_a_guarantee_is_made_on_rows_that_chose_nothing(quick: Any) -> None:
     beside = json.loads((run.model / "calmix.json").read_text())
     assert beside == run.metrics["guarantee"]
     assert beside["threshold"]["accuracy"] == beside["sets"]["level"] == 0.6
+    assert run.metrics["promises"]["rows"] == 30
     loaded = calmix.load(run.folder).beside
     assert loaded.threshold is not None
     assert loaded.sets is not None
@@ -358,7 +379,8 @@ def test_a_call_without_data_names_the_function_that_was_called() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epochs": 0}, "--epochs must be at least 1, not 0"),
+        ({"epochs": -1}, "--epochs must be at least 0, not -1"),
+        ({"epochs": 0}, "--epochs 0 is a fitted head alone, and a random one is not fitted"),
         ({"epochs": 1.5}, "--epochs must be a whole number, not 1.5"),
         ({"lr": -1e-3}, "--lr must be between 0 and 1"),
         ({"lr": "fast"}, "--lr must be a number, not 'fast'"),

@@ -64,12 +64,55 @@ def test_what_does_not_fit_is_refused(changes: Any, message: str) -> None:
 
 def test_a_label_that_no_training_row_has_is_noted() -> None:
     data = Examples.from_texts(["a", "b", "c", "d"], ["x", "y", "x", "y"], label_names=["x", "y", "rare"])
-    assert "train: no row left with label rare" in prepared(data, dev=data).notes
+    assert "train: no row left with label 'rare'" in prepared(data, dev=data).notes
+
+
+def test_of_many_labels_that_no_training_row_has_three_are_named() -> None:
+    names = ["x", "y", *(f"rare {k}" for k in range(46))]
+    data = Examples.from_texts(["a", "b", "c", "d"], ["x", "y", "x", "y"], label_names=names)
+    said = "train: no row left with label 'rare 0', 'rare 1', 'rare 2', and 43 more"
+    assert said in prepared(data, dev=data).notes
 
 
 def test_texts_that_training_and_test_share_are_noted() -> None:
     data = tiny.examples(30)
     assert any("test" in note for note in prepared(data, test=data.take([0, 1])).notes)
+
+
+def _spelt(file: Path, *labels: str) -> Path:
+    file.write_text("text,label\n" + "".join(f"{file.stem} {i},{label}\n" for i, label in enumerate(labels)))
+    return file
+
+
+def test_labels_that_differ_in_case_alone_stop_before_anything_else(tmp_path: Path) -> None:
+    train = _spelt(tmp_path / "train.csv", *["Billing"] * 6, "billing", *["Tech"] * 5)
+    with pytest.raises(InputError, match=r"train.csv: .*'billing' \(1 row\) and 'Billing' \(6 rows\); --merge-labels"):
+        prepared(train)
+    kept = prepared(train, merge_labels=False, dev=train)
+    assert kept.train.label_names == ("Billing", "Tech", "billing")
+    assert any("written in two ways" in note for note in kept.notes)
+
+
+def test_merged_labels_are_merged_in_all_sets_and_said(tmp_path: Path) -> None:
+    train = _spelt(tmp_path / "train.csv", *["Billing"] * 6, "billing", *["Tech"] * 5)
+    dev = _spelt(tmp_path / "dev.csv", "BILLING", "Tech", "Billing")
+    far = Examples.from_texts(["a", "b"], ["Tech", "tech"], label_names=["Billing", "Tech", "tech"])
+    sets = prepared(train, dev=dev, test=dev, ood={"far": far}, merge_labels=True)
+    assert {examples.label_names for examples in sets.named().values()} == {("Billing", "Tech")}
+    assert sets.dev.labels.tolist() == sets.judged["test"].labels.tolist() == [0, 1, 0]
+    assert sets.judged["ood-far"].labels.tolist() == [1, 1]
+    assert [note for note in sets.notes if "merged" in note] == [
+        "train: merged labels of 1 row: 'billing' (1 row) into 'Billing'",
+        "dev: merged labels of 1 row: 'BILLING' (1 row) into 'Billing'",
+        "test: merged labels of 1 row: 'BILLING' (1 row) into 'Billing'",
+        "ood-far: merged labels of 1 row: 'tech' (1 row) into 'Tech'",
+    ]
+
+
+def test_one_class_in_two_spellings_is_nothing_to_learn(tmp_path: Path) -> None:
+    train = _spelt(tmp_path / "train.csv", "yes", "Yes", "yes", "YES")
+    with pytest.raises(InputError, match="every row has the same label, 'yes'"):
+        prepared(train, merge_labels=True)
 
 
 LABELLED = Examples.from_texts(list("abcdefgh"), ["x"] * 4 + ["y"] * 3 + ["z"])

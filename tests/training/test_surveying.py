@@ -14,8 +14,9 @@ import torch
 from calmix.data import Examples
 from calmix.dynamics import Dynamics, easy_and_ambiguous, label_issues
 from calmix.errors import InputError
-from calmix.training import Progress, Survey, survey
+from calmix.training import Progress, Survey, survey, surveying
 from calmix.training.interrupting import Interrupted
+from calmix.training.keeping import Fit
 from calmix.training.mapping import Known, region_rows
 
 Quick = Callable[..., Survey]
@@ -64,6 +65,34 @@ def test_every_row_is_mapped_and_what_was_on_the_way_is_cleared_away(mapped: Qui
     assert done.figures["recorded_on"] == "training pass"
     assert done.figures["label_issues"] == label_issues(done.dynamics).flagged.sum()
     assert done.verdicts is None
+
+
+def test_what_is_known_of_a_network_is_noted_though_the_map_was_stopped_since(
+    mapped: Quick, checkpoint_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Any] = {"model": str(checkpoint_of("fnet")), "filtered": True, "max_length": 4}
+    fit = surveying.fit
+
+    def uncaptured(*args: Any, **settings: Any) -> Fit:
+        run = fit(*args, **settings)
+        run.notes.append("speed: as it is")
+        return run
+
+    monkeypatch.setattr(surveying, "fit", uncaptured)
+    with pytest.raises(Killed):
+        mapped(on_progress=dying("threshold run 1, easy", 1), **told)
+    monkeypatch.undo()
+    done = mapped(**told)
+    first, second, third, *_ = done.figures["notes"]
+    assert first.startswith("train: 30 of 30 texts are longer than 4 tokens")
+    assert second.startswith("fnet answers otherwise")
+    assert third == "speed: as it is"
+    assert not (done.folder / "notes.json").exists()
+
+
+def test_texts_that_a_network_cannot_be_trained_on_are_refused_in_a_line(mapped: Quick, checkpoint_of: Any) -> None:
+    with pytest.raises(InputError, match=r"^Reformer\w+ cannot be trained on these texts \(If tr"):
+        mapped(model=str(checkpoint_of("reformer")))
 
 
 def test_a_quota_limits_torch(mapped: Quick, quota: None) -> None:

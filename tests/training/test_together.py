@@ -32,6 +32,7 @@ def asked(folder: Path, out: Path, seed: int, **options: Any) -> dict[str, Any]:
         "model": folder,
         "out": out / str(seed),
         "seed": seed,
+        "head": "random",
         "epochs": 2,
         "batch_size": 8,
         "lr": 1e-3,

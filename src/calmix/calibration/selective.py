@@ -1,7 +1,8 @@
 """Answer only when sure enough: a threshold on confidence that keeps a promised accuracy."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from calmix.calibration.checks import Array, checked_probs, like
 from calmix.calibration.confidence import confidences
 from calmix.errors import InputError
 
-__all__ = ["SelectiveThreshold", "binomial_tail"]
+__all__ = ["SelectiveThreshold", "best_within_reach", "binomial_tail", "highest_promise", "rows_needed"]
 
 # Thresholds tried, strictest first. They are evenly spaced in log-odds, and fixed before any data is seen:
 # thresholds taken from the same data would void the guarantee.
@@ -84,6 +85,34 @@ class SelectiveThreshold:
     def from_json(cls, state: dict[str, Any]) -> "SelectiveThreshold":
         """The threshold that `to_json` wrote down."""
         return cls(**{key: value for key, value in state.items() if key != "kind"})
+
+
+def highest_promise(
+    probs: Array, labels: Array, levels: Sequence[float], *, error: float = 0.05
+) -> SelectiveThreshold | None:
+    """The threshold for the highest of these accuracies that can be certified, or None.
+
+    Each level is tested with its share of `error`, so that choosing among them costs no certainty.
+    """
+    for level in sorted(levels, reverse=True):
+        found = SelectiveThreshold.fit(probs, labels, accuracy=level, error=error / len(levels))
+        if found.threshold is not None:
+            return replace(found, error=error)
+    return None
+
+
+def rows_needed(accuracy: float, *, error: float = 0.05) -> int:
+    """The fewest rows from which `SelectiveThreshold.fit` can certify an accuracy: all sure, and all right.
+
+    >>> rows_needed(0.95)
+    104
+    """
+    return math.ceil(math.log(error / len(_STARTS)) / math.log(accuracy))
+
+
+def best_within_reach(rows: int, *, error: float = 0.05) -> float:
+    """The highest accuracy that so many rows could certify, all sure and all right, in whole percent rounded down."""
+    return math.floor(100 * math.exp(math.log(error / len(_STARTS)) / max(1, rows))) / 100
 
 
 def binomial_tail(successes: int, trials: int, probability: float) -> float:

@@ -80,6 +80,7 @@ def calibrate(
             seed=seed,
             columns=columns,
             progress=bar,
+            on_note=None if as_json else note,
         )
     if as_json:
         print_json({"folder": str(out), **figures})

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calmix.cli.parsing import DropoutRate, Members, Passes, check_once, check_order, predictor, unfamiliar
-from calmix.cli.showing import interval_table, note, print_json, unfamiliar_table, working_bar
+from calmix.cli.showing import (
+    interval_table,
+    note,
+    print_json,
+    rare_table,
+    unfamiliar_table,
+    verdict_lines,
+    working_bar,
+)
 from calmix.errors import InputError
 
 if TYPE_CHECKING:
@@ -86,19 +94,28 @@ def evaluate(
     if apart is not None:
         figures = {name: {**found, "ood": apart[name]} for name, found in figures.items()}
     wanted = out is not None or not no_report
-    page = _write(config, sources, figures, scores, out, no_report) if wanted else None
+    folder, page = _write(config, sources, figures, scores, out, no_report) if wanted else (None, None)
     if as_json:
         print_json(figures)
         return
     interval_table(figures)
+    rare_table(figures)
     if apart is not None:
         unfamiliar_table(figures)
-    if page is not None:
-        print(f"page: {page}")
+    _print_rest(folder, page)
     if any(found["n"] < 200 for found in figures.values()):
         note("under 200 rows, calibration errors say little: look at the intervals")
     if model is not None:
         _note_seen([model, *(ensemble or [])], sources)
+
+
+def _print_rest(folder: Path | None, page: Path | None) -> None:
+    """Print what is said of an evaluation that was kept, and where its page is."""
+    if folder is not None:
+        for line in verdict_lines(folder):
+            print(line)
+    if page is not None:
+        print(f"page: {page}")
 
 
 def _note_seen(models: list[str], sources: dict[str, Any]) -> None:
@@ -114,13 +131,16 @@ def _note_seen(models: list[str], sources: dict[str, Any]) -> None:
 def _measured(name: str, found: Any, bins: int) -> dict[str, Any]:
     """Return the figures of one file, and those of its groups."""
     from calmix.training import intervals, json_safe, measure, measure_groups
+    from calmix.training.rare_classes import rare_classes
 
-    probs, labels, groups, *_ = found
+    probs, labels, groups, kept, *_ = found
     try:
         figures: dict[str, Any] = measure(probs, labels, bins=bins)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     figures["intervals"] = intervals(probs, labels, bins=bins)
+    names = [column.removeprefix("p_") for column in kept.column_names if column.startswith("p_")]
+    figures["rare"] = rare_classes(probs, labels, names)
     if groups is not None:
         figures["groups"] = measure_groups(probs, labels, groups, bins=bins)
     return dict(json_safe(figures))
@@ -133,18 +153,18 @@ def _write(
     scores: Any,
     out: Path | None,
     no_report: bool,
-) -> Path | None:
-    """Write the evaluation to its folder; return its page, unless none is wanted."""
+) -> tuple[Path, Path | None]:
+    """Write the evaluation to its folder; return that, and its page, unless none is wanted."""
     from calmix.training.recording import evaluation_folder, record_evaluation
 
     config = {**config, "data": {name: found[4] for name, found in sources.items()}}
     folder = evaluation_folder(config) if out is None else out
     record_evaluation(folder, config, figures, {name: found[3] for name, found in sources.items()}, scores)
     if no_report:
-        return None
+        return folder, None
     from calmix.report import write_run_page
 
-    return write_run_page(folder)
+    return folder, write_run_page(folder)
 
 
 # Both return, by file: probabilities, labels, the group of each row, the predictions to keep, a hash of the data; of a

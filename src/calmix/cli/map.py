@@ -9,8 +9,10 @@ from calmix.cli.parsing import (
     Augment,
     FilterOn,
     FilterWording,
+    Head,
     Judged,
     Optimizer,
+    Pooling,
     Precision,
     Record,
     Schedule,
@@ -41,10 +43,17 @@ def map_(
             "resnext101 and vgg16, which begin with random weights: second defaults."
         ),
     ] = "minilm",
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the data; the map is read off all of them. Default: 3, or 30.")
+    head: Annotated[Head | None, typer.Option(help="Fit the head before, or draw it. Default: as in train.")] = None,
+    pooling: Annotated[
+        Pooling | None, typer.Option(help="What a new head reads: the mean of a text's tokens, or the first.")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples per update. Default: 32, or 128.")] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(help="Passes over the data; the map is read off all of them. Default: 3 to 20, or 30."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Samples per update. Default: 32, with few rows 16, or 128.")
+    ] = None,
     optimizer: Annotated[
         Optimizer | None, typer.Option(help="sgd has Nesterov momentum. Default: adamw, or sgd.")
     ] = None,
@@ -69,6 +78,13 @@ def map_(
         typer.Option(help="Height and width to scale images to. Default: what the model says, or their own."),
     ] = None,
     augment: Annotated[Augment, typer.Option(help="Move and mirror images in training.")] = Augment.crop_flip,
+    merge_labels: Annotated[
+        bool | None,
+        typer.Option(
+            "--merge-labels/--keep-labels",
+            help="Of labels that differ in case or blanks alone, make one, or map them as different. Default: stop.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides everything random.")] = 0,
     filtered: Annotated[
         bool, typer.Option("--filter", help="More runs, with threshold samples, find mislabelled ones (TDMixUp).")
@@ -149,6 +165,8 @@ def map_(
                 examples,
                 out=out,
                 model=model,
+                head=None if head is None else head.value,
+                pooling=None if pooling is None else pooling.value,
                 epochs=epochs,
                 batch_size=batch_size,
                 optimizer=None if optimizer is None else optimizer.value,
@@ -174,6 +192,7 @@ def map_(
                 record=record.value,
                 checkpoint_minutes=checkpoint_minutes,
                 columns={role: name for role, name in columns.items() if name is not None},
+                merge_labels=merge_labels,
                 on_progress=None if bar is None else lambda _stage, progress: bar(progress),
                 on_done=complete,
             ).figures
@@ -182,7 +201,9 @@ def map_(
             raise
         figures = finished_run(out).metrics  # it was stopped before its page was there, or is asked for the table alone
         if clean is not None and processes().is_main_process:
-            _write_clean(train, examples, columns, usual, known_dynamics(out, examples).dynamics, clean)
+            _write_clean(
+                train, examples, columns, usual, known_dynamics(out, examples, spelt_alike=True).dynamics, clean
+            )
     if not processes().is_main_process:
         return
     page = None
@@ -201,14 +222,18 @@ def _print(figures: dict[str, Any], out: Path, clean: Path | None, page: Path | 
         note(line)
     counted = "1 epoch" if figures["epochs"] == 1 else f"{figures['epochs']} epochs"
     print(f"{figures['n']:,} samples mapped over {counted}, recorded on the {figures['recorded_on']}")
-    print(f"{figures['label_issues']:,} labels look wrong: {out / 'label_issues.csv'}")
+    if figures.get("suspects_withheld"):
+        print("whether labels look wrong cannot be told: the model knows its training data too little, see the note")
+    else:
+        print(f"{figures['label_issues']:,} labels look wrong: {out / 'label_issues.csv'}")
     for one in (figures.get("filter") or {}).get("regions", []):
         print(
             f"filter: {one['dropped']:,} of {one['judged']:,} {one['region']} samples are below the threshold samples "
             "and marked as not kept"
         )
     if clean is not None:
-        print(f"table without the suspects: {clean}")
+        withheld = " (none was found: it has every row)" if figures.get("suspects_withheld") else ""
+        print(f"table without the suspects{withheld}: {clean}")
     if page is not None:
         print(f"page, to read and mark samples in: {page}")
     print(f"map: {out / 'datamap.parquet'}" + (f", {out / 'datamap.png'}" if (out / "datamap.png").is_file() else ""))

@@ -150,6 +150,20 @@ class Precision(StrEnum):
     bf16 = "bf16"
 
 
+class Head(StrEnum):
+    """Where a head begins."""
+
+    fitted = "fitted"
+    random = "random"
+
+
+class Pooling(StrEnum):
+    """What a new head reads of a text."""
+
+    mean = "mean"
+    first = "first"
+
+
 class Record(StrEnum):
     """Which logits training dynamics are made of."""
 

@@ -266,11 +266,15 @@ def _drawn(runs: dict[str, "RunFolder"], what: _What, names: list[str] | None, b
 
     run = next(iter(runs.values()))
     if what is _What.datamap:
+        if run.dynamics is None and run.history and not report.fine_tuned(run.history):
+            raise InputError(f"{run.path}: was not fine-tuned (--epochs 0): without epochs there is no data map")
         if run.dynamics is None:
             raise InputError(f"{run.path}: recorded no data map (datamap.parquet); make one with `calmix map`")
         return report.draw_datamap(report.prepare_datamap(run.dynamics))
     if what is _What.curves:
         curves = report.prepare_curves(run.history, run.metrics.get("best_epoch"))
+        if run.history and not report.fine_tuned(run.history):
+            raise InputError(f"{run.path}: was not fine-tuned (--epochs 0), so that there are no epochs to draw")
         if not curves.panels:
             raise InputError(f"{run.path}: has no log of its epochs (log.jsonl)")
         return report.draw_curves(curves)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.progress import Progress as Bars
     from rich.text import Text
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 _BARS: list["Console"] = []
 # Columns of a terminal: what no table needs, and what a name keeps however narrow it is.
 _WIDEST, _SHORTEST = 10_000, 12
+# Rare labels that are shown of a data set; and the sets that are passed over where there are others.
+_RARE, _ASIDE = 5, ("dev", "guard", "fit")
 
 __all__ = [
     "console_for",
@@ -30,9 +34,11 @@ __all__ = [
     "print_json",
     "print_side_by_side",
     "print_table",
+    "rare_table",
     "separation_table",
     "training_bar",
     "unfamiliar_table",
+    "verdict_lines",
     "working_bar",
 ]
 
@@ -92,6 +98,23 @@ def figures_table(splits: Mapping[str, Mapping[str, Mapping[str, float]]]) -> No
             row += [_percent(before[key]), _percent(after[key])]
         rows.append(((plain(name),), [*row, _number(before["nll"]), _number(after["nll"])]))
     print_table(("data",), ("rows", "accuracy", "ECE", "scaled", "OE", "scaled", "NLL", "scaled"), rows)
+    judged = [name for name in splits if name not in _ASIDE] or list(splits)[:1]
+    rare_table({name: splits[name]["after"] for name in judged})
+
+
+def rare_table(figures: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print recall and precision of the rare classes of each data set, those found least often; nothing if none is."""
+    rows = []
+    for name, found in figures.items():
+        for one in found.get("rare", [])[:_RARE]:
+            cells = [f"{one['rows']:,}", _percent(one["recall"]), _percent(one["precision"])]
+            rows.append(((plain(name), plain(one["label"])), cells))
+    if not rows:
+        return
+    print_table(("data", "rare label"), ("rows", "recall", "precision"), rows)
+    more = sum(max(0, len(found.get("rare", [])) - _RARE) for found in figures.values())
+    if more:
+        print(f"and {more:,} more rare {'label' if more == 1 else 'labels'}, found more often (--json lists all)")
 
 
 def generations_table(generations: Sequence[Mapping[str, Any]]) -> None:
@@ -209,19 +232,23 @@ def _range(low: float | None, high: float | None, *, percent: bool) -> str:
     return f"{100 * low:.1f}–{100 * high:.1f}" if percent else f"{low:.3f}–{high:.3f}"
 
 
+def verdict_lines(folder: "Path") -> list[str]:
+    """Return what the page of a run or an evaluation says first: what the model knows, and how far to trust it."""
+    from calmix.report.runs import read_run
+    from calmix.report.verdict import verdict_of
+
+    verdict = verdict_of(read_run(folder))
+    return [plain(f"{verdict.headline}. {verdict.knows.sentence}"), plain(verdict.sentence)]
+
+
 def guarantee_lines(figures: Mapping[str, Any]) -> list[str]:
     """Return what the threshold and the sets of a model promise, in words; nothing where none were asked for."""
     if "guarantee" not in figures:
         return []
     threshold, sets = figures["guarantee"]["threshold"], figures["guarantee"]["sets"]
-    asked = f"{threshold['accuracy']:.0%}"
+    asked, promises = _level(threshold["accuracy"]), figures.get("promises")
     if threshold["threshold"] is None:
-        # What a first threshold takes if nothing above it is answered wrongly: see `SelectiveThreshold.fit`.
-        least = math.ceil(math.log(threshold["error"] / 10) / math.log(threshold["accuracy"]))
-        lines = [
-            f"{asked} accuracy cannot be promised from the rows kept for it: it takes {least} sure ones without a "
-            "mistake, or more with some. --abstain would accept nothing: give more dev data, or ask for less"
-        ]
+        lines = [f"{asked} accuracy cannot be promised{_why_not(promises)}. --abstain would accept nothing"]
     elif threshold["threshold"] == 0:
         lines = [f"accepting every prediction keeps accuracy at {asked} or above"]
     else:
@@ -229,7 +256,46 @@ def guarantee_lines(figures: Mapping[str, Any]) -> list[str]:
             f"accepting confidence ≥ {threshold['threshold']:.3f} keeps accuracy at {asked} or above "
             f"(certain to {1 - threshold['error']:.0%}) and answers {threshold['coverage']:.0%} of the texts"
         ]
+    if promises is not None:
+        lines += _instead(threshold, promises)
     return [*lines, f"prediction sets contain the true label {sets['level']:.0%} of the time"]
+
+
+def _why_not(promises: Mapping[str, Any] | None) -> str:
+    if promises is None:
+        return " from the rows kept for it"
+    rows, needed = promises["rows"], promises["needed"]
+    if rows < needed:
+        return (
+            f": you need at least {needed:,} held-out rows, all predicted correctly (more if any are wrong); you have "
+            f"{rows:,}"
+        )
+    return f": the surest of the {rows:,} held-out rows are too few, or wrong too often"
+
+
+def _instead(threshold: Mapping[str, Any], promises: Mapping[str, Any]) -> list[str]:
+    """Return what a promise that says nothing, or cannot be given, leaves: what can be promised, if anything can."""
+    constant, possible = promises["constant"], promises["possible"]
+    asked, lines = threshold["accuracy"], []
+    empty = constant is not None and constant["accuracy"] >= asked
+    if empty:
+        always = f"always answering '{plain(constant['label'])}'"
+        lines.append(f"{_level(asked)} says nothing: it is kept by {always} ({constant['accuracy']:.0%} of these rows)")
+    if possible is not None:
+        level, answers = _level(possible["accuracy"]), f"{possible['coverage']:.0%} of the texts"
+        lines.append(f"from these rows: {level} on {answers} (--guarantee {possible['accuracy']:g})")
+    elif empty or threshold["threshold"] is None:
+        what = "nothing"
+        if constant is not None:
+            what = f"no accuracy above that of always answering '{plain(constant['label'])}'"
+            what += "" if empty else f" ({constant['accuracy']:.0%})"
+        lines.append(f"from these rows {what} can be promised: give more dev data")
+    return lines
+
+
+def _level(share: float) -> str:
+    """Return an accuracy that was asked for, with all its digits: 99.9% is not 100%."""
+    return f"{100 * share:.4g}%"
 
 
 @contextmanager
@@ -257,7 +323,7 @@ def training_bar(quiet: bool) -> Iterator[Callable[["Progress"], None] | None]:
                 task,
                 total=progress.steps,
                 completed=progress.step,
-                epoch=f"epoch {progress.epoch}/{progress.epochs}",
+                epoch=f"epoch {progress.epoch}/{progress.epochs}" if progress.epoch else "fitting the head",
                 pace=f"{progress.step:,}/{progress.steps:,}{loss}  {progress.rate:,.0f} samples/s",
                 refresh=True,
             )

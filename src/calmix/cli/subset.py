@@ -55,7 +55,7 @@ def subset(
     usual = remembered_columns(dynamics)
     examples = read_examples(train, **columns, usual=usual)
     check_writable(out, images=examples.kind == "image")
-    known = known_dynamics(dynamics, examples)
+    known = known_dynamics(dynamics, examples, spelt_alike=True)
     try:
         rows = region_rows(known, take.value, fraction=fraction, filtered=filtered)
     except InputError as error:

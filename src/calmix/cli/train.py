@@ -8,9 +8,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calmix.cli.parsing import Augment, Optimizer, Precision, Record, Schedule, named_files, pairs, share, weights
-from calmix.cli.showing import figures_table, generations_table, guarantee_lines, note, plain, print_json, training_bar
-from calmix.errors import InputError
+from calmix.cli.parsing import (
+    Augment,
+    Head,
+    Optimizer,
+    Pooling,
+    Precision,
+    Record,
+    Schedule,
+    named_files,
+    pairs,
+    share,
+    weights,
+)
+from calmix.cli.showing import (
+    figures_table,
+    generations_table,
+    guarantee_lines,
+    note,
+    plain,
+    print_json,
+    training_bar,
+    verdict_lines,
+)
 
 if TYPE_CHECKING:
     from calmix.training import Run
@@ -57,6 +77,22 @@ def train(
             help="Share of TRAIN split off as dev data when --dev is not given. Default: 0.1.", rich_help_panel=_DATA
         ),
     ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            help="In place of dev data, train so many networks more, each without a part of TRAIN that it then "
+            "predicts. Default: 3 below 1,000 rows or 10 a class; 0: never.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    merge_labels: Annotated[
+        bool | None,
+        typer.Option(
+            "--merge-labels/--keep-labels",
+            help="Of labels that differ in case or blanks alone, make one, or train them as different. Default: stop.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
     max_length: Annotated[
         int, typer.Option(help="Tokens per text at most; longer ones are cut.", rich_help_panel=_DATA)
     ] = 256,
@@ -100,12 +136,34 @@ def train(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="An option of the recipe.", rich_help_panel=_TRAINING),
     ] = None,
+    head: Annotated[
+        Head | None,
+        typer.Option(
+            help="Fit the head to the network's features before fine-tuning, or draw it. Default: fitted, where "
+            "weights are pretrained.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
+    pooling: Annotated[
+        Pooling | None,
+        typer.Option(
+            help="What a new head reads: the mean of a text's tokens, or the first. Default: mean with a fitted head.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="Passes over the data. Default: 3, or 30.", rich_help_panel=_TRAINING)
+        int | None,
+        typer.Option(
+            help="Passes over the data; 0: fit the head alone. Default: 3, with few rows up to 20, or 30.",
+            rich_help_panel=_TRAINING,
+        ),
     ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(help="Samples per update, over all processes. Default: 32, or 128.", rich_help_panel=_TRAINING),
+        typer.Option(
+            help="Samples per update, over all processes. Default: 32, with few rows 16, or 128.",
+            rich_help_panel=_TRAINING,
+        ),
     ] = None,
     optimizer: Annotated[
         Optimizer | None,
@@ -114,7 +172,8 @@ def train(
     lr: Annotated[
         float | None,
         typer.Option(
-            help="Peak learning rate; base-size models: 1e-5 or 2e-5. Default: 5e-5, or 0.02.",
+            help="Peak learning rate. Default: 5e-5 for networks 384 wide, less for wider ones, twice that with few "
+            "rows or many classes; or 0.02.",
             rich_help_panel=_TRAINING,
         ),
     ] = None,
@@ -249,7 +308,6 @@ def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) ->
     as_json, push_to_hub, no_report = (settings.pop(name) for name in ("as_json", "push_to_hub", "no_report"))
     dry_run = settings["dry_run"]
     settings |= {
-        "dev_fraction": _dev_fraction(settings["dev"], settings["dev_fraction"]),
         "options": pairs(settings.pop("set_") or [], "--set"),
         "ood": named_files(settings["ood"] or []),
         "class_weights": weights(settings["class_weights"]),
@@ -280,6 +338,8 @@ def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) ->
         figures_table(done.metrics["splits"])
         if "generations" in done.metrics:
             generations_table(done.metrics["generations"])
+        for line in verdict_lines(done.folder):
+            print(line)
         for line in guarantee_lines(done.metrics):
             print(line)
         if page is not None:
@@ -287,13 +347,6 @@ def learn(run: Callable[..., "Run"], source: str, options: Mapping[str, Any]) ->
         print(f"model: {done.model}")
     if push_to_hub is not None and not dry_run:
         note(f"uploaded to {push(done.model, push_to_hub)}")
-
-
-def _dev_fraction(dev: str | None, given: float | None) -> float:
-    """Return the share to split off as dev data; refuse one where dev data is given."""
-    if dev is not None and given is not None:
-        raise InputError("give --dev or --dev-fraction, not both: with --dev, nothing is split off TRAIN")
-    return 0.1 if given is None else given
 
 
 def _print_estimate(metrics: dict[str, Any]) -> None:

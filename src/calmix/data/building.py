@@ -31,6 +31,7 @@ def examples_from_table(
     *,
     label_names: Sequence[str] | None = None,
     may_be_missing: bool = False,
+    spelt_alike: bool = False,
 ) -> Examples:
     """The examples in a table, every cell that matters checked."""
     if columns.image is not None:
@@ -42,7 +43,13 @@ def examples_from_table(
     if columns.choices:
         content["choices"] = choice_cells(table, columns.choices, origin)
     return examples_from_content(
-        content, table, columns, origin, label_names=label_names, may_be_missing=may_be_missing
+        content,
+        table,
+        columns,
+        origin,
+        label_names=label_names,
+        may_be_missing=may_be_missing,
+        spelt_alike=spelt_alike,
     )
 
 
@@ -54,8 +61,12 @@ def examples_from_content(
     *,
     label_names: Sequence[str] | None = None,
     may_be_missing: bool = False,
+    spelt_alike: bool = False,
 ) -> Examples:
-    """The examples with these columns of texts or images, the rest (ids, labels, votes) from a table."""
+    """The examples with these columns of texts or images, the rest (ids, labels, votes) from a table.
+
+    With `spelt_alike`, labels that differ from one of `label_names` in case or blanks alone are classes after those.
+    """
     names = _checked_names(label_names, origin)
     if columns.id is None:
         ids = pa.chunked_array([pa.array(content_ids(pa.table(content)), pa.string())])
@@ -74,9 +85,16 @@ def examples_from_content(
     elif cells is not None:
         # Next to votes, the label column only tells the names.
         missing = may_be_missing or columns.votes is not None
-        labels, found = class_labels(cells, origin, label_names=names, may_be_missing=missing)
+        labels, found = class_labels(cells, origin, label_names=names, may_be_missing=missing, spelt_alike=spelt_alike)
     if columns.votes is not None:
-        targets, found = vote_targets(table[columns.votes], columns.votes, origin, label_names=names, found_names=found)
+        targets, found = vote_targets(
+            table[columns.votes],
+            columns.votes,
+            origin,
+            label_names=names,
+            found_names=found,
+            spelt_alike=spelt_alike,
+        )
         labels = targets.argmax(axis=1).astype(np.int64)
     used = {columns.text, columns.text_b, *columns.choices, columns.label, columns.id, columns.votes, columns.image}
     others = _others(table, used, set(content))

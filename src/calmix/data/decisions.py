@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from calmix.data.delimited import guarded
 from calmix.data.examples import Examples
+from calmix.data.keys import same_label
 from calmix.data.origin import Origin, closest, listed, shown
 from calmix.data.remembering import role_names
 from calmix.data.tables import format_of, read_table
@@ -79,8 +80,9 @@ def read_decisions(path: str | Path, examples: Examples) -> list[Decision]:
         if action.strip().lower() not in ACTIONS:
             raise origin.error(f"the decision {shown(action)} at {where} is none of {', '.join(ACTIONS)}")
         given = _resolved(before, classes, f"the label {shown(before)} at {where}", origin) if before else None
-        if before and given != examples.labels[row]:
-            label = names[examples.labels[row]]
+        label = names[examples.labels[row]]
+        # A map may have made one of labels that the table still spells in several ways.
+        if before and (given is None or same_label(names[given]) != same_label(label)):
             raise origin.error(
                 f"{where} says that {shown(id_)} is labelled {shown(before)}, but it is {shown(label)}: "
                 "these decisions are about another state of the data, or another --label"

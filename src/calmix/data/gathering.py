@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from calmix.data.examples import Examples
 from calmix.data.files import COMPRESSIONS
+from calmix.data.label_twins import merged_labels, merging_line, settled_labels
 from calmix.data.origin import Origin, closest, listed, shown
 from calmix.data.reading import read_examples
 from calmix.data.splits import split_examples
@@ -23,6 +25,7 @@ __all__ = ["TaskSets", "find_inside", "gather", "has_inside", "sampled"]
 
 # Splits and draws belong to the task, not to a run: every seed trains on the same rows.
 _SEED = 0
+_WAYS = "merge_labels = true among its keys makes one of each, the commonest spelling; false trains them as different"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,21 +41,24 @@ class TaskSets:
 def gather(task: Task, folder: Path | None) -> TaskSets:
     """Return a task's data, from `folder`, or from the hub where there is none.
 
-    Labels are renamed as the task says, and those of dev, test and other domains must be among the training
-    set's. Without a dev set, one is cut from the test set or the training set (a tenth), stratified by label.
+    Labels are renamed, and twins merged, as the task says, and those of dev, test and other domains must be among the
+    training set's. Without a dev set, one is cut from the test set or the training set (a tenth), stratified by label.
     """
     folder = Path(str(files("calmix.data").joinpath("corpus"))) if task.shipped else folder
-    train = _read(task.train, folder)
-    test = _like(_read(task.test, folder), train)
+    train, renamed = settled_labels(_read(task.train, folder), task.merge_labels, ways=_WAYS)
+    if renamed:
+        _warn(merging_line(train.source, renamed))
+    like = partial(_like, train=train, merge=task.merge_labels is True)
+    test = like(_read(task.test, folder))
     if task.dev is not None and not (folder is None and not task.dev.hub):
-        dev = _like(_read(task.dev, folder), train)
+        dev = like(_read(task.dev, folder))
     elif task.dev_from_test:
         if task.dev_from_test >= len(test):
             raise InputError(f"dev_from_test is {task.dev_from_test}, the test set has {len(test)} rows")
         test, dev = split_examples(test, dev_fraction=task.dev_from_test / len(test), seed=_SEED)
     else:
         train, dev = split_examples(train, dev_fraction=0.1, seed=_SEED)
-    ood = {name: _like(_read(part, folder), train) for name, part in task.ood.items() if folder or part.hub}
+    ood = {name: like(_read(part, folder)) for name, part in task.ood.items() if folder or part.hub}
     if missing := [name for name in task.ood if name not in ood]:
         _warn(f"{task.name}: {listed(missing)} is not on the hub and left out; --data says where files are")
     if task.rows:
@@ -130,13 +136,17 @@ def _relabelled(examples: Examples, part: Part) -> Examples:
     return replace(examples, labels=labels, label_names=label_names, targets=None)
 
 
-def _like(examples: Examples, train: Examples) -> Examples:
-    """Return examples with the class indices of the training set."""
+def _like(examples: Examples, train: Examples, *, merge: bool) -> Examples:
+    """Return examples with the class indices of the training set; labels merged where its are."""
     if examples.kind != train.kind:
         raise InputError(f"{examples.source}: holds {examples.kind} data, {train.source} {train.kind} data")
     if examples.kind == "choices" or examples.label_names == train.label_names:
         return examples
     names = train.label_names
+    if merge:
+        examples, renamed = merged_labels(examples, known=names)
+        if renamed:
+            _warn(merging_line(examples.source, renamed))
     for name in examples.label_names:
         if name not in names:
             raise Origin(examples.source).error(

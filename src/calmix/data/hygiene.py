@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from calmix.data.columns import unread_parts
 from calmix.data.examples import Examples
-from calmix.data.keys import folded_keys, groups_of
-from calmix.data.origin import shown
+from calmix.data.keys import folded_keys, groups_of, same_label
+from calmix.data.label_twins import counted
+from calmix.data.origin import few, shown
 
 __all__ = [
     "Duplicates",
@@ -79,18 +80,14 @@ def labels_alike(examples: Examples) -> list[tuple[str, str]]:
     names = examples.label_names  # none for multiple choice
     counts = np.bincount(examples.labels[examples.labels >= 0], minlength=len(names))
     order = np.argsort(counts, kind="stable")
-    found = []
+    found, same = [], list(map(same_label, names))
     for place, k in enumerate(order if 0 < len(names) <= _MANY else ()):
         for other in order[:place:-1]:
-            same = "".join(names[k].split()).casefold() == "".join(names[other].split()).casefold()
-            if counts[k] and (same or (_RARE * counts[k] <= counts[other] and _slip(names[k], names[other]))):
-                found.append((_counted(names[k], counts[k]), _counted(names[other], counts[other])))
+            slip = _RARE * counts[k] <= counts[other] and _slip(names[k], names[other])
+            if counts[k] and (same[k] == same[other] or slip):
+                found.append((counted(names[k], counts[k]), counted(names[other], counts[other])))
                 break
     return found
-
-
-def _counted(name: str, rows: int) -> str:
-    return f"{shown(name)} ({'1 row' if rows == 1 else f'{rows} rows'})"
 
 
 def _slip(one: str, other: str) -> bool:
@@ -128,8 +125,11 @@ def hygiene_lines(train: Examples, others: Mapping[str, Examples]) -> list[str]:
             lines.append(
                 f"train: {shown(name)} is not read: if it is a part of what is classified, name it with {option}"
             )
-    for rare, common in labels_alike(train):
-        lines.append(f"train: the labels {rare} and {common} look like one, written in two ways")
+    alike = [f"{rare} and {common}" for rare, common in labels_alike(train)]
+    if len(alike) == 1:
+        lines.append(f"train: the labels {alike[0]} look like one, written in two ways")
+    elif alike:
+        lines.append(f"train: {len(alike)} pairs of labels look like one, written in two ways: {few(alike)}")
     of_train = folded_keys(train.table)
     copies = _copies(of_train, train.labels)
     if copies.rows:

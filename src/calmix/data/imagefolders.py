@@ -30,6 +30,7 @@ def read_image_folder(
     label_names: Sequence[str] | None = None,
     labelled: bool | None = True,
     split: str = "train",
+    spelt_alike: bool = False,
 ) -> Examples:
     """The images below a folder, labelled by the folder they are in: `folder/<class>/*.png` (or deeper).
 
@@ -44,6 +45,7 @@ def read_image_folder(
         labelled: True when every image must be in the folder of a class, False to ignore the classes, None to
             take those there are.
         split: which split to read, in a folder that is divided into splits.
+        spelt_alike: take classes too that differ from one of `label_names` in case or blanks alone, after those.
     """
     origin = Origin(os.fspath(folder))
     within = Path(folder)
@@ -67,7 +69,13 @@ def read_image_folder(
         columns = Columns("", None, (), "label", None, None)
     content = image_columns([None] * len(images), [os.path.abspath(path) for path in images], _keys(images))
     return examples_from_content(
-        content, table, columns, origin, label_names=label_names, may_be_missing=labelled is None
+        content,
+        table,
+        columns,
+        origin,
+        label_names=label_names,
+        may_be_missing=labelled is None,
+        spelt_alike=spelt_alike,
     )
 
 

@@ -1,13 +1,14 @@
 """What a row says, as keys: ids made from content, and texts folded so that copies meet."""
 
 import unicodedata
+from collections.abc import Collection, Iterable
 from hashlib import blake2b
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-__all__ = ["content_ids", "fold", "folded_keys", "groups_of"]
+__all__ = ["content_ids", "fold", "folded_keys", "groups_of", "same_label", "spelt_like"]
 
 
 def _parts(table: pa.Table) -> list[tuple[str, ...]]:
@@ -47,6 +48,17 @@ def fold(text: str) -> str:
         return " ".join(text.lower().split())
     composed = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
     return " ".join(composed.split())
+
+
+def same_label(name: str) -> str:
+    """What two names of labels share if and only if they differ in case, blanks and Unicode composition alone."""
+    return "".join(fold(name).split())
+
+
+def spelt_like(names: Iterable[str], known: Collection[str]) -> list[str]:
+    """The names that are none of those known, and differ from one of them in case or blanks alone: sorted."""
+    same = set(map(same_label, known))
+    return sorted(name for name in set(names) - set(known) if same_label(name) in same)
 
 
 def folded_keys(table: pa.Table) -> list[str]:

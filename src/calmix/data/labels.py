@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from calmix.data.keys import spelt_like
 from calmix.data.origin import Origin, closest, listed, shown
 from calmix.data.texts import is_list
 
@@ -51,12 +52,18 @@ def distinct_cells(column: pa.ChunkedArray, name: str, origin: Origin) -> Cells:
 
 
 def class_labels(
-    cells: Cells, origin: Origin, *, label_names: Sequence[str] | None = None, may_be_missing: bool = False
+    cells: Cells,
+    origin: Origin,
+    *,
+    label_names: Sequence[str] | None = None,
+    may_be_missing: bool = False,
+    spelt_alike: bool = False,
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """The class index of each row, and the names of the classes.
 
     Whole numbers are named without a point (1.0 → "1"). Names are sorted, integers by value, unless
-    `label_names` gives them: then every label must be one of them.
+    `label_names` gives them: then every label must be one of them, or, with `spelt_alike`, differ from one in case
+    or blanks alone; such spellings come after those given.
     """
     found = [_name(value, cells.name, origin) for value in cells.values]
     if not may_be_missing:
@@ -69,6 +76,8 @@ def class_labels(
             f"{cells.name} has {len(names)} different labels in {len(cells.codes)} rows; "
             "is it the label? Name the right column with --label"
         )
+    if label_names and spelt_alike:
+        names += tuple(spelt_like({name for name in plain if name is not None}, names))
     index = {name: position for position, name in enumerate(names)}
     for code, name in enumerate(plain):
         if name is not None and name not in index:

@@ -39,6 +39,7 @@ def read_examples(
     several: str = "",
     usual: Mapping[str, str] | None = None,
     table: pa.Table | None = None,
+    spelt_alike: bool = False,
 ) -> Examples:
     """The examples in a table on disk, or in a data set of the hub ("name", "org/name" or "org/name:config").
 
@@ -67,6 +68,8 @@ def read_examples(
         usual: the columns to take for what is not named, where a table has them, by the names of the arguments: those
             that a model was trained on.
         table: the table in `source`, where it was read before.
+        spelt_alike: take labels too that differ from one of `label_names` in case or blanks alone: they come after
+            those.
     """
     check_no_address(source)
     name = os.fspath(source)
@@ -82,7 +85,9 @@ def read_examples(
             images = find_idx(Path(name), split) if os.path.isdir(name) else Path(name)
             if images is not None:
                 return read_idx(images, label_names=label_names, labelled=labelled)
-            return read_image_folder(name, label_names=label_names, labelled=labelled, split=split)
+            return read_image_folder(
+                name, label_names=label_names, labelled=labelled, split=split, spelt_alike=spelt_alike
+            )
         except OSError as error:
             raise Origin(name).error(f"cannot be read ({error.strerror})") from error
     if isinstance(source, str) and names_hub(source):
@@ -91,7 +96,14 @@ def read_examples(
         table = read_table(name) if table is None else table
         origin = Origin(name, header=format_of(name)[0] in ("csv", "tsv"))
     columns = find_columns(table, origin, **with_usual(given, usual or {}, table.column_names), labelled=labelled)
-    return examples_from_table(table, columns, origin, label_names=label_names, may_be_missing=labelled is None)
+    return examples_from_table(
+        table,
+        columns,
+        origin,
+        label_names=label_names,
+        may_be_missing=labelled is None,
+        spelt_alike=spelt_alike,
+    )
 
 
 def read_files(sources: Sequence[str], **options: Any) -> Examples:

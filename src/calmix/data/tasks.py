@@ -52,6 +52,8 @@ class Task:
     """What stands for accuracy in tables."""
     shipped: bool = False
     """Its files come with calmix."""
+    merge_labels: bool | None = None
+    """Of labels that differ in case or blanks alone, make one, or train them as different; None refuses such data."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """Training settings of this task."""
 
@@ -95,7 +97,10 @@ def parse_task(name: str, values: Mapping[str, Any], where: str) -> Task:
         raise InputError(f"{where}.figure: is one of {', '.join(_FIGURES)}, not {figure!r}")
     training = dict(checked_table(values.get("training", {}), f"{where}.training"))
     shipped = checked_truth(values.get("shipped", False), f"{where}.shipped")
-    return Task(name, **parts, ood=judged, **whole, figure=figure, shipped=shipped, training=training)
+    merge = checked_truth(values["merge_labels"], f"{where}.merge_labels") if "merge_labels" in values else None
+    return Task(
+        name, **parts, ood=judged, **whole, figure=figure, shipped=shipped, training=training, merge_labels=merge
+    )
 
 
 def checked_keys(values: Any, known: list[str], where: str) -> None:

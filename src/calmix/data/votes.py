@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from calmix.data.keys import spelt_like
 from calmix.data.labels import sorted_names
 from calmix.data.origin import Origin, closest, listed, shown
 
@@ -22,17 +23,21 @@ def vote_targets(
     *,
     label_names: Sequence[str] | None = None,
     found_names: Sequence[str] = (),
+    spelt_alike: bool = False,
 ) -> tuple[NDArray[np.float64], tuple[str, ...]]:
     """The label distribution of each row [n, K], and the names of the K labels.
 
     A cell is a list of numbers, in the order of the label names (`label_names`, or those found in the label
-    column), or a mapping from label to number; either may be written as JSON. Rows are normalised to sum to 1.
+    column), or a mapping from label to number; either may be written as JSON. Rows are normalised to sum to 1. With
+    `spelt_alike`, labels that differ from one of `label_names` in case or blanks alone come after those.
     """
     cells = [_cell(value, name, row, origin) for row, value in enumerate(_values(column))]
     mappings = [cell for cell in cells if isinstance(cell, dict)]
     names = tuple(label_names or ())
     if not names and mappings:
         names = sorted_names({key for cell in mappings for key in cell} | set(found_names))
+    elif names and spelt_alike:
+        names += tuple(spelt_like({key for cell in mappings for key in cell}, names))
     names = names or tuple(found_names)
     if not names:
         raise origin.error(

@@ -10,6 +10,12 @@ from calmix.dynamics.values import Dynamics
 
 __all__ = ["LabelIssues", "label_issues"]
 
+# How far from a constant answer to a perfect one a run must have come before it may doubt a label: in labels that it
+# got right at its last look, and in the probability that it gave them there.
+_RIGHT, _SURE = 0.2, 0.1
+# Of fewer samples neither can be told.
+_FEW = 30
+
 
 @dataclass(frozen=True, eq=False)
 class LabelIssues:
@@ -32,6 +38,8 @@ class LabelIssues:
     order: NDArray[np.int64]
     """All rows, the most suspicious first."""
     label_names: tuple[str, ...] = ()
+    withheld: str = ""
+    """Why no sample is flagged: the run knew its training data too little to doubt a label; empty if it may."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -67,13 +75,21 @@ def label_issues(dynamics: Dynamics) -> LabelIssues:
     A sample is flagged when, on average over the run, another class was more probable than the given label and
     had a probability of at least one half; or, where even the samples that carry that class's label are given
     less, at least their mean confidence.
+
+    None is flagged where the run knew its training data too little to doubt a label. At its last look at each sample
+    it must have got right at least a fifth of what the commonest label alone gets wrong, and have given the labels a
+    probability at least a tenth of the way from what their shares would give them to certainty. A network that was
+    trained a little is right more often than it is sure: it takes the likeliest of many classes, by a hair, and every
+    sample that it has not learnt yet would be a suspect.
     """
     judged = (dynamics.observations > 0) & (dynamics.rival >= 0)
     area = (2 * dynamics.last_loss + dynamics.loss) / 3
     score = np.where(judged, -np.expm1(-area), np.nan)
 
     flagged = np.zeros(len(dynamics), dtype=np.bool_)
-    suspects = np.flatnonzero(judged & (dynamics.rival_confidence > dynamics.confidence))
+    withheld = _too_little(dynamics)
+    doubted = judged & (dynamics.rival_confidence > dynamics.confidence)
+    suspects = np.flatnonzero(doubted & (not withheld))
     needed = np.minimum(0.5, _class_confidence(dynamics)[dynamics.rival[suspects]])
     flagged[suspects] = dynamics.rival_confidence[suspects] >= needed
     return LabelIssues(
@@ -86,7 +102,30 @@ def label_issues(dynamics: Dynamics) -> LabelIssues:
         # NaN sorts last; ties in the order of the rows.
         order=np.argsort(-np.where(judged, area, -np.inf), kind="stable"),
         label_names=dynamics.label_names,
+        withheld=withheld,
     )
+
+
+def _too_little(dynamics: Dynamics) -> str:
+    """Return why a run knew its training data too little to doubt a label; nothing where it knew enough."""
+    seen = (dynamics.observations > 0) & (dynamics.labels >= 0)
+    shares = np.bincount(dynamics.labels[seen]) / max(1, seen.sum())
+    if seen.sum() < _FEW or (shares > 0).sum() < 2:
+        return ""
+    usual, constant = float(shares.max()), float(np.square(shares).sum())
+    right = float((dynamics.last_prediction == dynamics.labels)[seen].mean())
+    if right < usual + _RIGHT * (1 - usual):
+        return (
+            f"the model had hardly learnt anything when it last saw each sample ({right:.0%} of the training labels "
+            f"right, the most frequent alone makes {usual:.0%})"
+        )
+    sure = float(np.exp(-dynamics.last_loss[seen]).mean())
+    if sure < constant + _SURE * (1 - constant):
+        return (
+            "the model was still sure of nothing when it last saw each sample (it gave the training labels a "
+            f"probability of {sure:.2g} on average, their shares alone make {constant:.2g})"
+        )
+    return ""
 
 
 def _class_confidence(dynamics: Dynamics) -> NDArray[np.float64]:

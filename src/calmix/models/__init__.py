@@ -29,6 +29,7 @@ from calmix.models.predicting import Arithmetic, predict_logits
 from calmix.models.reading import read_for
 from calmix.models.sites import Edit, Site, head_input, last_tokens, pooled, rewriting, site_of_layer
 from calmix.models.vision import load_for_images, preparation_for
+from calmix.models.vocabulary import spelling_notes
 from calmix.models.wordlevel import is_sentence_cnn, with_vectors, word_notes
 
 __all__ = [
@@ -93,6 +94,7 @@ __all__ = [
     "save_ensemble",
     "scale_head",
     "site_of_layer",
+    "spelling_notes",
     "usable_length",
     "width_of",
     "with_vectors",

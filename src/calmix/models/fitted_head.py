@@ -38,7 +38,7 @@ FACTOR = 0.125
 # So many sequences are looked at, at most: more change little, and memory is bounded.
 _MOST = 50_000
 # Parts of cross-fitting, where no dev rows choose the strength; above so many rows, one part is held out instead.
-_FOLDS, _FEW = 5, 5_000
+_FOLDS, _FEW = 5, 2_000
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from calmix.errors import TrainingError
 from calmix.models.anatomy import Anatomy
 from calmix.models.encoding import Packed
 from calmix.models.pixels import Pixels
@@ -108,6 +109,8 @@ class Watch:
             predict_logits(self.model, packed, rows=some, precision=precision, progress=progress, visit=visit)
         found = features.whole()
         assert found is not None
+        if not bool(found.isfinite().all()):
+            raise TrainingError("what the head reads is not finite before any training: look at the model's weights")
         return Seen(found, before.whole(), means.whole())
 
     def forget(self) -> None:

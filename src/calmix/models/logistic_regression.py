@@ -1,8 +1,8 @@
 """Multinomial logistic regression, and its conditional form for multiple choice, on a network's frozen features."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ __all__ = [
     "fit_logistic_regression",
     "stratified_folds",
 ]
+
+T = TypeVar("T")
 
 # Strengths that are tried, each the C of scikit-learn for features of mean length 1.
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -212,19 +214,20 @@ def _fit(design: Design, axes: "_Axes", strength: float, start: LogisticRegressi
     return LogisticRegression(weight, bias, strength)
 
 
+_Fits = tuple[dict[int, LogisticRegression], Tensor]
+
+
 def best_strength(
     train: Design, held_out: Design, *, strengths: Sequence[float] = STRENGTHS
 ) -> tuple[LogisticRegression, float]:
     """Return the regression whose C gives the lowest cross-entropy on rows held out, and that cross-entropy."""
     axes = _Axes.of(train)
-    best, lowest, fitted = None, float("inf"), None
-    for strength in strengths:
-        fitted = _fit(train, axes, strength, fitted)
-        found = fitted.cross_entropy(held_out)
-        if best is not None and found >= lowest:
-            break
-        best, lowest = fitted, found
-    assert best is not None
+
+    def fitted(strength: float, near: LogisticRegression | None) -> tuple[float, LogisticRegression]:
+        found = _fit(train, axes, strength, near)
+        return found.cross_entropy(held_out), found
+
+    _, lowest, best = _lowest(fitted, strengths)
     return best, lowest
 
 
@@ -238,23 +241,40 @@ def cross_fitted(
     judged = np.flatnonzero(folds >= 0)
     parts = [part for part in range(int(folds.max()) + 1) if (folds == part).any()]
     axes: dict[int, _Axes] = {}
-    fits: dict[int, LogisticRegression] = {}
-    best, lowest, kept = strengths[0], float("inf"), None
-    for strength in strengths:
+
+    def fitted(strength: float, near: _Fits | None) -> tuple[float, _Fits]:
         said = torch.empty(len(judged), design.outputs, device=design.features.device, dtype=design.features.dtype)
-        found = 0.0
+        fits, loss = {}, 0.0
         for part in parts:
             train, out = design.take(np.flatnonzero(folds != part)), design.take(np.flatnonzero(folds == part))
             if part not in axes:
                 axes[part] = _Axes.of(train)
-            fits[part] = fitted = _fit(train, axes[part], strength, fits.get(part))
-            said[torch.from_numpy(folds[judged] == part).to(said.device)] = fitted.logits(out)
-            found += fitted.cross_entropy(out) * float(out.mass.sum())
-        if kept is not None and found >= lowest:
+            fits[part] = _fit(train, axes[part], strength, None if near is None else near[0][part])
+            said[torch.from_numpy(folds[judged] == part).to(said.device)] = fits[part].logits(out)
+            loss += fits[part].cross_entropy(out) * float(out.mass.sum())
+        return loss, (fits, said)
+
+    strength, _, (_, said) = _lowest(fitted, strengths)
+    return strength, said
+
+
+def _lowest(fitted: Callable[[float, T | None], tuple[float, T]], strengths: Sequence[float]) -> tuple[float, float, T]:
+    """Return the strength with the lowest loss, that loss and the fit: from the middle one downhill.
+
+    A fit begins where its neighbour has ended.
+    """
+    middle = len(strengths) // 2
+    best = (strengths[middle], *fitted(strengths[middle], None))
+    for way in (strengths[middle + 1 :], strengths[:middle][::-1]):
+        went = False
+        for strength in way:
+            loss, found = fitted(strength, best[2])
+            if loss >= best[1]:
+                break
+            best, went = (strength, loss, found), True
+        if went:  # the loss has one valley
             break
-        best, lowest, kept = strength, found, said
-    assert kept is not None
-    return best, kept
+    return best
 
 
 def stratified_folds(labels: NDArray[np.int64], parts: int, *, seed: int = 0) -> NDArray[np.int64]:

@@ -44,7 +44,8 @@ def predict_logits(
     long text), so that memory does not depend on the texts' lengths. In bf16, faster where the hardware
     has it, logits keep some three digits. With `dropout` they are the logarithm of the mean probabilities of its
     passes. The model is put in evaluation mode for the time being. Where the logits of a text depend on how far it is
-    filled up, those of one length are predicted together. Calls of one model from several threads take turns.
+    filled up, those of one length are predicted together. Several threads may share a model: calls that change it
+    for their time (MC-dropout, many texts on a processor) have it alone, all others are made at the same time.
 
     `visit` is called after each batch, with where its samples stand among those asked for and with its inputs: hooks
     that collect what passes inside the network can then put it in order. Every token's last hidden state is right then.
@@ -71,7 +72,9 @@ def predict_logits(
         if (packed.host_lengths[asked] * sequences).sum() >= _MANY:
             sample = partial(_sample, packed, asked[order[[len(order) // 2, -1]]])
             quick = hastened(model, sample, whole=visit is not None)
-    changes = model.training or dropout is not None or quick is not None or visit is not None
+    with shared(model):  # while another call has it alone, its mode is that of that call
+        was_training = model.training
+    changes = was_training or dropout is not None or quick is not None or visit is not None
     turn = exclusive(model) if changes else shared(model)
     with turn, _evaluating(model), torch.inference_mode(), lower, drop, quick or nullcontext():
         while start < len(order):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from calmix.report.comparison import write_comparison
     from calmix.report.confusion import Confusion, draw_confusion, prepare_confusion
-    from calmix.report.curves import TrainingCurves, draw_curves, prepare_curves
+    from calmix.report.curves import TrainingCurves, draw_curves, fine_tuned, prepare_curves
     from calmix.report.datamap import DataMap, draw_datamap, prepare_datamap
     from calmix.report.entropies import draw_entropies, prepare_entropies
     from calmix.report.extended import draw_extended, prepare_extended
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from calmix.report.selective import RiskCurve, draw_risk_coverage, prepare_risk_coverage
     from calmix.report.study_page import write_study_page
     from calmix.report.unfamiliar import ScoreDensity, draw_unfamiliar, prepare_unfamiliar
-    from calmix.report.verdict import Verdict, prepare_verdict
+    from calmix.report.verdict import Verdict, prepare_verdict, verdict_of
 
 # File → names. Resolved on first use: a page needs no matplotlib, a figure no jinja2.
 _HOMES = {
     "comparison": "write_comparison",
     "confusion": "Confusion draw_confusion prepare_confusion",
-    "curves": "TrainingCurves draw_curves prepare_curves",
+    "curves": "TrainingCurves draw_curves fine_tuned prepare_curves",
     "datamap": "DataMap draw_datamap prepare_datamap",
     "entropies": "draw_entropies prepare_entropies",
     "extended": "draw_extended prepare_extended",
@@ -40,7 +40,7 @@ _HOMES = {
     "selective": "RiskCurve draw_risk_coverage prepare_risk_coverage",
     "study_page": "write_study_page",
     "unfamiliar": "ScoreDensity draw_unfamiliar prepare_unfamiliar",
-    "verdict": "Verdict prepare_verdict",
+    "verdict": "Verdict prepare_verdict verdict_of",
 }
 _LAZY = {name: f"calmix.report.{home}" for home, names in _HOMES.items() for name in names.split()}
 
@@ -65,6 +65,7 @@ __all__ = [
     "draw_risk_coverage",
     "draw_scatter",
     "draw_unfamiliar",
+    "fine_tuned",
     "prepare_alpha",
     "prepare_bars",
     "prepare_confusion",
@@ -81,6 +82,7 @@ __all__ = [
     "read_run",
     "read_study_rows",
     "save_figure",
+    "verdict_of",
     "write_comparison",
     "write_run_page",
     "write_study_page",

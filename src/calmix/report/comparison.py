@@ -15,7 +15,7 @@ from calmix.report.run_page import curve_data
 from calmix.report.runs import Judged, RunFolder, read_run, same_rows, under_one_name
 from calmix.report.selective import prepare_risk_coverage
 from calmix.report.titles import HIGHER
-from calmix.report.verdict import prepare_verdict
+from calmix.report.verdict import verdict_of
 from calmix.training import differences
 from calmix.training.evaluating import DECISIVE
 
@@ -57,7 +57,7 @@ def comparison_page(runs: Sequence[RunFolder]) -> str:
         "comparison.html",
         data={"runs": names, "sets": [found["drawn"] for found in sets]},
         names=names,
-        verdicts=[prepare_verdict(run.judged) for run in runs],
+        verdicts=[verdict_of(run) for run in runs],
         options=_options(runs),
         sets=sets,
     )

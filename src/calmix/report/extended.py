@@ -8,7 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from calmix.errors import InputError
+from calmix.report.curves import fine_tuned
 from calmix.report.figures import STYLES, literal, look, new_figure
+from calmix.training.learning_notes import BEFORE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,11 +21,16 @@ _PANELS = {"loss": "training loss", "ece": "ECE on dev data", "accuracy": "accur
 
 
 def prepare_extended(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> pa.Table:
-    """Return `run`, `epoch`, `loss`, `accuracy`, `ece` and `nll` of each epoch, from the logs of runs."""
+    """Return `run`, `epoch`, `loss`, `accuracy`, `ece` and `nll` of each epoch, from the logs of runs.
+
+    Epoch 0 is before fine-tuning.
+    """
     rows = []
     for run, history in histories.items():
         if not history:
             raise InputError(f"{run}: has no log of its epochs (log.jsonl)")
+        if not fine_tuned(history):
+            raise InputError(f"{run}: was not fine-tuned (--epochs 0), so that there are no epochs to draw")
         for entry in history:
             dev = entry.get("dev", {})
             figures = {name: dev.get(name) for name in ("accuracy", "ece", "nll")}
@@ -43,9 +50,12 @@ def draw_extended(table: pa.Table) -> "Figure":
             axes = figure.add_subplot(1, len(_PANELS), place)
             values = np.array(table[name].to_pylist(), dtype=np.float64)
             for who, (colour, _) in zip(dict.fromkeys(run), cycle(STYLES), strict=False):
-                axes.plot(epochs[run == who], values[run == who], color=colour, linewidth=1.4, label=literal(who))
+                here, before = (run == who) & (epochs > BEFORE), (run == who) & (epochs == BEFORE)
+                axes.plot(epochs[here], values[here], color=colour, linewidth=1.4, label=literal(who))
+                # What was before is another model, its head at full size: a point of its own.
+                axes.plot(epochs[before], values[before], color=colour, marker="o", markersize=4, linestyle="none")
             axes.set_title(title, loc="left")
-            axes.set_xlabel("epoch")
+            axes.set_xlabel("epoch (0: before fine-tuning)" if (epochs == BEFORE).any() else "epoch")
             axes.legend(frameon=False, fontsize=9)
             axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -8,7 +8,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from calmix.errors import InputError
+from calmix.report.curves import BEFORE_TITLE
 from calmix.report.figures import literal, look, new_figure
+from calmix.training.learning_notes import BEFORE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,6 +25,8 @@ def prepare_joint(
     histories: Mapping[str, Sequence[Mapping[str, Any]]], *, epochs: Sequence[int] | None = None
 ) -> pa.Table:
     """Return `run`, `epoch`, `confidence` and `accuracy` of batches of dev rows, from the logs of runs.
+
+    Epoch 0 is before fine-tuning.
 
     Args:
         histories: run → its log.
@@ -72,7 +76,9 @@ def draw_joint(table: pa.Table) -> "Figure":
                 here = (run == name) & (epoch == at)
                 axes.contourf(grid, grid, density(sure[here], right[here], grid), levels=12, cmap="Purples")
                 axes.plot([low, 1], [low, 1], color="0.4", linestyle="--", linewidth=1)
-                axes.set_title(f"{literal(name)}, epoch {at}", loc="left", fontsize=9)
+                axes.set_title(
+                    f"{literal(name)}, {BEFORE_TITLE if at == BEFORE else f'epoch {at}'}", loc="left", fontsize=9
+                )
                 axes.set_xlabel("confidence")
                 axes.set_ylabel("accuracy" if column == 0 else "")
     return figure

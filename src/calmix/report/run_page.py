@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from calmix.report.confusion import prepare_confusion
 from calmix.report.curves import prepare_curves
+from calmix.report.knowledge import prepare_knowledge
 from calmix.report.packing import pack
 from calmix.report.page import render_page, write_page
 from calmix.report.reliability import ReliabilityCurve, prepare_reliability
 from calmix.report.runs import Judged, RunFolder, Stage, read_run
 from calmix.report.samples import prepare_samples
-from calmix.report.verdict import prepare_verdict
+from calmix.report.verdict import verdict_of
 
 __all__ = ["curve_data", "run_page", "set_data", "write_run_page"]
 
@@ -37,7 +38,7 @@ FIGURES = (
 # Notes of a run that only say what was done; all others are to be heeded.
 _INFORMATION = re.compile(
     r"split off the training set|kept for the guarantee|learn from the teacher alone|^partners: |^dynamics: recorded"
-    r"|^filter: the map's AUM filter dropped \d"
+    r"|^filter: the map's AUM filter dropped \d|^head: |^dev: none is split off"
 )
 # More classes than this are listed by their commonest mistakes instead of in a matrix.
 _MATRIX = 24
@@ -55,24 +56,26 @@ def write_run_page(folder: str | Path, out: str | Path | None = None) -> Path:
 def run_page(run: RunFolder) -> str:
     """Return the page of a run as HTML."""
     curves = prepare_curves(run.history, run.metrics.get("best_epoch"))
-    verdict = prepare_verdict(run.judged) if run.judged else None
+    verdict = verdict_of(run) if run.judged else None
     told = [(caveat, True) for caveat in (verdict.caveats if verdict else ())]
     told += [(note, not _INFORMATION.search(note)) for note in run.metrics.get("notes", [])]
     data: dict[str, Any] = {
         "key": run.settings.get("hash", run.name),
         "sets": [set_data(judged, run.bins) for judged in run.judged],
         "guarantee": run.metrics.get("guarantee", {}).get("threshold"),
+        "promises": run.metrics.get("promises"),
         "curves": {"epochs": curves.epochs, "panels": curves.panels, "best": curves.best},
         "samples": None,
         "columns": run.columns,
     }
     if run.dynamics is not None and run.texts is not None:
         data["samples"] = prepare_samples(run.dynamics, run.texts)
+    shown = [judged for judged in run.judged if not judged.aside] or run.judged[:1]
     return render_page(
         "run.html",
         data=data,
         run=run,
-        shown=[judged for judged in run.judged if not judged.aside] or run.judged[:1],
+        shown=[(judged, prepare_knowledge(judged)) for judged in shown[:3]],
         verdict=verdict,
         told=told,
         figures=FIGURES,

@@ -1,6 +1,7 @@
 """The training samples as the explorer in the page reads them: what training revealed, and their texts."""
 
 import zlib
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from calmix.dynamics import Dynamics, label_issues, regions
+from calmix.report.datamap import fitting_limits
 from calmix.report.packing import pack, pack_texts
 
 __all__ = ["TEXT_BYTES", "prepare_samples", "text_limit"]
@@ -51,6 +53,8 @@ def prepare_samples(dynamics: Dynamics, texts: pa.Table, *, text_bytes: int = TE
         "classes": list(classes),
         "choices": "choices" in texts.column_names,
         "suspects": pack(suspects.astype(np.uint32)),
+        "withheld": issues.withheld,
+        "axes": asdict(fitting_limits(dynamics.variability[seen], dynamics.confidence[seen])),
         "columns": {name: pack(values[seen]) for name, values in numbers.items()},
         "id": pack_texts([dynamics.ids[row] for row in seen]),
     }

@@ -20,8 +20,8 @@ from calmix.training.optimising import check_hyper
 __all__ = ["OF_A_KEPT_MODEL", "TRAINING", "Method", "Study", "read_study", "recipe_beside"]
 
 # What [training] may set: those of `calmix.train`'s options that belong neither to a task, a method nor a seed.
-_CHECKED = ("epochs", "batch_size", "optimizer", "lr", "weight_decay", "warmup", "schedule", "clip", "accumulate",
-            "max_length", "image_size", "augment", "select", "patience", "precision")  # fmt: skip
+_CHECKED = ("head", "pooling", "epochs", "batch_size", "optimizer", "lr", "weight_decay", "warmup", "schedule",
+            "clip", "accumulate", "max_length", "image_size", "augment", "select", "patience", "precision")  # fmt: skip
 TRAINING = [*_CHECKED, "class_weights", "gradient_checkpointing"]
 OF_A_KEPT_MODEL = ("select", "patience")
 """Those of them that say which weights are kept: a map has no dev data to choose by, and keeps none."""

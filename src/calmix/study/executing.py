@@ -149,6 +149,7 @@ def _run(job: Job, on_progress: OnProgress | None) -> None:
             fraction=spec.fraction,
             filter_wording=spec.filter_wording,
             filter_on=spec.filter_on,
+            merge_labels=False,  # the task has settled that
             on_progress=None if on_progress is None else lambda _stage, progress: on_progress(progress),
             **{name: value for name, value in spec.training.items() if name not in OF_A_KEPT_MODEL},
         )
@@ -174,6 +175,7 @@ def _asked(job: Job, on_progress: OnProgress | None) -> dict[str, Any]:
         "teacher": job.teacher,
         "scaled_teacher": spec.scaled_teacher,
         "lean": job.lean,
+        "merge_labels": False,  # the task has settled that
         "on_progress": on_progress,
         "on_note": lambda _: None,  # they are in the figures; a run that another worker has finished is none
         **spec.training,

@@ -13,10 +13,10 @@ from torch import nn
 from calmix.data import Examples
 from calmix.errors import InputError
 from calmix.mixing import RECIPES, choose
-from calmix.models import encode, is_sentence_cnn, outline, resolve, usable_length, width_of
+from calmix.models import encode, is_sentence_cnn, outline, resolve, usable_length
 from calmix.models.loading import tokenizer_of
 from calmix.study.grid import Library, Spec
-from calmix.training.defaults import is_pretrained, with_defaults
+from calmix.training.defaults import with_defaults
 
 __all__ = ["Size", "bytes_needed", "needed_by", "share_of", "workers_for"]
 
@@ -110,7 +110,6 @@ def needed_by(group: Sequence[Spec], library: Library) -> int | None:
         pretrained,
         rows=len(train),
         classes=len(train.label_names),
-        width=width_of(pretrained) if is_pretrained(pretrained) else 0,
     )
     counts = train.choice_counts
     choices = 1 if counts is None or not len(counts) else int(counts.max())

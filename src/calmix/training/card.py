@@ -22,11 +22,13 @@ tags:
 
 # {{ kind }} trained with calmix
 
-Fine-tuned from `{{ config.model | code }}` with the recipe `{{ config.recipe | code }}`
+{{ "Fine-tuned from" if metrics.best_epoch else "A head fitted to" }} `{{ config.model | code }}` \
+with the recipe `{{ config.recipe | code }}`
 {%- if config.options %} ({% for k, v in config.options.items() %}{{ k }} = `{{ v | code }}`
 {%- if not loop.last %}, {% endif %}{% endfor %}){% endif %}, \
-{{ metrics.rows.train }} training rows, seed {{ config.seed }}, best of {{ metrics.epochs | length }} epochs: \
-{{ metrics.best_epoch }}.
+{{ metrics.rows.train }} training rows, seed {{ config.seed }}, \
+{% if metrics.best_epoch %}best of {{ epochs }} epochs: {{ metrics.best_epoch }}{% elif epochs %}\
+better than each of {{ epochs }} epochs of fine-tuning{% else %}without fine-tuning{% endif %}.
 
 A temperature of {{ "%.4g" | format(metrics.temperature) }}, fitted on {{ metrics.rows.dev }} dev rows, is already \
 inside the last layer's weights: softmax of the logits gives calibrated probabilities, with no extra step.
@@ -70,6 +72,7 @@ def model_card(config: Mapping[str, Any], metrics: Mapping[str, Any], labels: tu
         config=config,
         metrics=metrics,
         labels=labels,
+        epochs=sum(entry["epoch"] > 0 for entry in metrics["epochs"]),
         kind=kind,
         version=__version__,
         pct=lambda x: "–" if x is None else f"{100 * x:.2f}",

@@ -30,6 +30,8 @@ from calmix.training.evaluating import json_safe, measure
 from calmix.training.folder import claim_empty
 from calmix.training.mapping import TEXTS
 from calmix.training.optimising import check_hyper
+from calmix.training.promises import promise_figures, promise_notes
+from calmix.training.rare_classes import rare_classes
 
 __all__ = ["Method", "calibrate", "guarded", "save_whole", "trained_on"]
 
@@ -53,6 +55,7 @@ def calibrate(
     seed: int = 0,
     columns: Mapping[str, str | None] | None = None,
     progress: Callable[[int], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Write a calibrated copy of a classifier to `out` and return its figures, before and after.
 
@@ -60,6 +63,7 @@ def calibrate(
     beside them, replaces one that was there, and is applied by `calmix.load`. With `guarantee`, half of the examples
     fit the recalibrator and the other half the threshold and the prediction sets; what was guaranteed before is void
     and dropped. `columns` are those that were named to read the examples, by what they hold: the copy remembers them.
+    `on_note` is told of a guarantee that these rows cannot give, before the classifier is asked about any.
     """
     if classifier.multiple_choice and method != "temperature":
         raise InputError(f"{method} corrects classes, and choices are none: use a temperature")
@@ -70,19 +74,26 @@ def calibrate(
             first, second = split_examples(examples, dev_fraction=0.5, seed=seed)
             where = {id_: i for i, id_ in enumerate(examples.ids)}
             rows = {"fit": np.array([where[i] for i in first.ids]), "guard": np.array([where[i] for i in second.ids])}
+            if on_note is not None:
+                for note in promise_notes(second, guarantee):
+                    on_note(note)
         logits = classifier.logits(examples, progress=progress)
         fitted = _KINDS[method](logits[rows["fit"]], examples.labels[rows["fit"]])
         figures: dict[str, Any] = {"method": method, "splits": {}}
         for name, chosen in rows.items():
-            labels = examples.labels[chosen]
+            labels, probs = examples.labels[chosen], np.asarray(fitted(logits[chosen]))
+            after: dict[str, Any] = {**measure(probs, labels, bins=bins)}
             figures["splits"][name] = {
                 "before": measure(classifier.beside.probabilities(logits[chosen]), labels, bins=bins),
-                "after": measure(np.asarray(fitted(logits[chosen])), labels, bins=bins),
+                "after": after | {"rare": rare_classes(probs, labels, examples.label_names)},
             }
         beside = Beside()
         if guarantee is not None:
             beside = guarded(np.asarray(fitted(logits[rows["guard"]])), examples.labels[rows["guard"]], guarantee)
             figures["guarantee"] = {key: value.to_json() for key, value in vars(beside).items() if value is not None}
+            assert beside.threshold is not None
+            kept = (np.asarray(fitted(logits[rows["guard"]])), examples.labels[rows["guard"]])
+            figures["promises"] = promise_figures(beside.threshold, *kept, examples.label_names)
         if isinstance(fitted, Temperature):
             figures["temperature"] = fitted.temperature
         if isinstance(classifier, Ensemble):

@@ -1,18 +1,33 @@
 """A dev set for few rows: each is predicted by a network that was trained on the others."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from calmix.calibration import Temperature
 from calmix.data import Examples
+from calmix.mixing import Recipe
+from calmix.models import Augment
+from calmix.training.batches import training_set
 from calmix.training.evaluating import json_safe
+from calmix.training.guiding import Guidance, Record
+from calmix.training.head_start import Start, begin_head
 from calmix.training.keeping import Fit
-from calmix.training.selecting import Selection, dev_figures, joint, score
+from calmix.training.launching import accelerator_for, from_main, processes
+from calmix.training.loop import Progress, fit
+from calmix.training.networks import Loaded
+from calmix.training.preparing import ClassWeights, Sets, class_weights_of
+from calmix.training.selecting import Selection, dev_figures, joint
+from calmix.training.state import latest, save_state
 
-__all__ = ["FoldLogits", "cross_fit"]
+__all__ = ["FoldLogits", "FoldTraining", "cross_fit", "folds_of_head"]
 
 # Trains on the first examples and says, by epoch, what the network makes of the second.
 TrainFold = Callable[[Examples, Examples, int], dict[int, NDArray[np.float32]]]
@@ -26,9 +41,24 @@ class FoldLogits:
     labels: NDArray[np.int64]
 
     def best_epoch(self, select: Selection) -> int:
-        """Return the epoch after which they were best; the last one, where that is to be kept."""
-        worth = {epoch: score(dev_figures(logits, self.labels), select) for epoch, logits in self.by_epoch.items()}
-        return max(worth, key=lambda epoch: (worth[epoch], epoch))
+        """Return the last epoch that is not clearly worse than the best: by more than one standard error, over rows.
+
+        Of so few rows the best one is mostly luck, and a network that has learnt for longer knows more.
+        """
+        losses = {epoch: self._losses(logits, select) for epoch, logits in self.by_epoch.items()}
+        best = min(losses.values(), key=lambda rows: float(rows.mean()))
+        level = [epoch for epoch, rows in losses.items() if not _clearly_above(rows - best)]
+        return max(level)
+
+    def _losses(self, logits: NDArray[np.float32], select: Selection) -> NDArray[np.float64]:
+        """Return each row's loss, as epochs are chosen by."""
+        rows = np.arange(len(self.labels))
+        if select == "none":
+            return np.zeros(len(rows))
+        if select in ("accuracy", "mcc"):
+            return np.asarray(logits.argmax(axis=1) != self.labels, dtype=np.float64)
+        scaled = Temperature.fit(logits, self.labels) if select == "nll-ts" else Temperature(1.0)
+        return np.asarray(-np.log(np.asarray(scaled(logits))[rows, self.labels].clip(1e-30)))
 
     def told_in(self, done: Fit) -> Fit:
         """Return a finished run whose history has, for each epoch, the figures of the folds in the place of dev's."""
@@ -40,6 +70,10 @@ class FoldLogits:
                 figures = {"dev": json_safe(dev_figures(logits, self.labels)), "joint": joint(logits, self.labels)}
             history.append({**entry, **figures})
         return replace(done, history=history)
+
+
+def _clearly_above(differences: NDArray[np.float64]) -> bool:
+    return float(differences.mean()) > float(differences.std()) / math.sqrt(len(differences))
 
 
 def cross_fit(examples: Examples, folds: NDArray[np.int64], train_fold: TrainFold) -> FoldLogits:
@@ -58,3 +92,83 @@ def cross_fit(examples: Examples, folds: NDArray[np.int64], train_fold: TrainFol
                 told[epoch] = np.concatenate([told[epoch], more], axis=1)
             told[epoch][inside, :width] = logits
     return FoldLogits(told, examples.labels[judged])
+
+
+def folds_of_head(done: Fit, sets: Sets) -> FoldLogits | None:
+    """Return what heads alone said of rows that they were not fitted to, if a run was asked for nothing more."""
+    if done.fold_logits is None or sets.folds is None:
+        return None
+    return FoldLogits({0: done.fold_logits[sets.folds >= 0]}, sets.dev.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class FoldTraining:
+    """How a network is trained that is to predict the rows it has not learnt from.
+
+    What it said is kept in the `folder` of the run, which need not ask again if it is interrupted.
+    """
+
+    folder: Path
+    load: Callable[[Mapping[str, Examples]], Loaded]
+    method: Recipe
+    hyper: Mapping[str, Any]
+    start: Start
+    class_weights: ClassWeights | None
+    augment: Augment
+    record: Record
+    precision: str
+    on_progress: Callable[[Progress], None] | None
+    tell: Callable[[str], None] | None
+
+    def __call__(self, learn: Examples, judge: Examples, fold: int) -> dict[int, NDArray[np.float32]]:
+        """Return what a network that learns from the first examples says of the second, after each epoch."""
+        place = self.folder / "checkpoints" / f"fold-{fold + 1}"
+        kept = from_main(partial(latest, place))
+        if kept is not None:
+            return {int(epoch): logits.numpy() for epoch, logits in kept[0]["logits"].items()}
+        if self.tell is not None:
+            self.tell(f"fold {fold + 1}: {len(learn):,} rows to learn from, {len(judge):,} to predict")
+        told = self._trained(learn, judge)
+        if processes().is_main_process:
+            said = {str(epoch): torch.from_numpy(logits) for epoch, logits in told.items()}
+            save_state(place, 0, {"logits": said}, {})
+        return told
+
+    def _trained(self, learn: Examples, judge: Examples) -> dict[int, NDArray[np.float32]]:
+        method = self.method
+        learn = learn if method.prepare is None else method.prepare(learn)
+        accelerator = accelerator_for(self.precision, (), Path())
+        loaded = self.load({"train": learn, "dev": judge})
+        network, dev = loaded.network, (loaded.packed["dev"], judge.labels)
+        weights = class_weights_of(learn, self.class_weights)
+        data = training_set(learn, loaded.packed["train"], weights, augment=self.augment).to(accelerator.device)
+        fit_head = partial(
+            begin_head,
+            network,
+            data,
+            dev=dev,
+            accelerator=accelerator,
+            trained=loaded.trained_head,
+            set_inner=loaded.reads_mean,
+            choose_by_dev=False,
+            precision=self.precision,
+        )
+        # Dynamics of another run are of a network that knew these rows: each guides itself.
+        of = {"online": method.guide is not None, "record": self.record, "seed": self.hyper["seed"]}
+        guidance = Guidance(method, network, data, accelerator, **of)
+        told: dict[int, NDArray[np.float32]] = {}
+        fit(
+            network,
+            data,
+            method,
+            guidance,
+            accelerator=accelerator,
+            fill=loaded.fill,
+            dev=dev,
+            begin=fit_head if self.start.head == "fitted" else None,
+            on_dev=told.__setitem__,
+            on_progress=self.on_progress,
+            cut_with=self.folder,
+            **{**self.hyper, "patience": 0},
+        )
+        return told

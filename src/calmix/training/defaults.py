@@ -1,9 +1,10 @@
 """Settings that depend on where training begins: from pretrained weights, or from random ones."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from calmix.models import begins_random, is_sentence_cnn
+from calmix.models import begins_random, is_sentence_cnn, width_of
 
 __all__ = ["is_pretrained", "with_defaults"]
 
@@ -36,10 +37,10 @@ _SENTENCE_CNN: dict[str, Any] = {
 }
 _RATES = {"adamw": 1e-3, "sgd": 0.02}
 
-# The schedule of pretrained networks: a run sees so many rows at least, in so many epochs at most; below so many rows
-# batches are smaller, and there or with so many classes steps are larger. The rate is that of networks of this width.
-_SEEN, _LEAST, _MOST = 15_000, 3, 20
-_FEW_ROWS, _MANY_CLASSES = 2_000, 50
+# The schedule of pretrained networks: so many updates at least, and so many for each class, within these epochs. Below
+# so many rows batches are smaller; there, or with so many classes, steps are larger. The rate is that of this width.
+_UPDATES, _FOR_EACH_CLASS, _LEAST, _MOST = 120, 1.5, 3, 20
+_FEW_ROWS, _MANY_CLASSES = 1_000, 50
 _RATE, _WIDTH = 5e-5, 384
 
 
@@ -48,13 +49,13 @@ def is_pretrained(model: str) -> bool:
     return not (is_sentence_cnn(model) or begins_random(model))
 
 
-def with_defaults(given: Mapping[str, Any], model: str, *, rows: int, classes: int, width: int) -> dict[str, Any]:
+def with_defaults(given: Mapping[str, Any], model: str, *, rows: int, classes: int) -> dict[str, Any]:
     """Return training settings with those that are None replaced by what suits the model and the data.
 
-    `rows` and `classes` are those of the training set (no class of multiple choice), `width` is the network's.
+    `rows` and `classes` are those of the training set; multiple choice has no class.
     """
     if is_pretrained(model):
-        usual = _PRETRAINED | _schedule(rows, classes, width, given.get("optimizer"))
+        usual = _PRETRAINED | _schedule(rows, classes, width_of(model), given.get("optimizer"))
     else:
         usual = dict(_SENTENCE_CNN if is_sentence_cnn(model) else _RANDOM)
         usual["lr"] = _RATES.get(given.get("optimizer") or usual["optimizer"])
@@ -64,9 +65,11 @@ def with_defaults(given: Mapping[str, Any], model: str, *, rows: int, classes: i
 def _schedule(rows: int, classes: int, width: int, optimizer: str | None) -> dict[str, Any]:
     """Return epochs, batch size and learning rate for so many rows and classes, and a network so wide."""
     few = rows < _FEW_ROWS
+    batch = 16 if few else 32
+    updates = max(_UPDATES, _FOR_EACH_CLASS * classes)
     rate = 1e-2 if optimizer == "sgd" else _RATE * _WIDTH / width
     return {
-        "epochs": min(_MOST, max(_LEAST, -(-_SEEN // max(1, rows)))),
-        "batch_size": 16 if few else 32,
+        "epochs": min(_MOST, max(_LEAST, math.ceil(updates * batch / max(1, rows)))),
+        "batch_size": batch,
         "lr": 2 * rate if few or classes >= _MANY_CLASSES else rate,
     }

@@ -16,6 +16,8 @@ from calmix.training.correcting import guarded, save_whole
 from calmix.training.evaluating import intervals, json_safe, measure
 from calmix.training.folder import tidy
 from calmix.training.predictions import lightened, prediction_table
+from calmix.training.promises import promise_figures
+from calmix.training.rare_classes import rare_classes
 
 __all__ = ["finish"]
 
@@ -47,6 +49,7 @@ def finish(
             stage: _measured(scored, examples.labels, config["bins"])
             for stage, scored in (("before", raw), ("after", probs))
         }
+        figures[name]["after"]["rare"] = rare_classes(probs, examples.labels, names)
         table = prediction_table(examples, probs, label_names=names, logits=logits[name])
         write_table(lightened(table) if lean else table, folder / f"predictions-{name}.parquet")
     metrics: dict[str, Any] = {"temperature": scaled.temperature, "splits": figures}
@@ -54,6 +57,9 @@ def finish(
     if config["guarantee"] is not None:
         beside = guarded(np.asarray(scaled(logits["guard"])), judged["guard"].labels, config["guarantee"])
         metrics["guarantee"] = {key: value.to_json() for key, value in vars(beside).items() if value is not None}
+        assert beside.threshold is not None
+        kept = (np.asarray(scaled(logits["guard"])), judged["guard"].labels)
+        metrics["promises"] = promise_figures(beside.threshold, *kept, names)
     metrics = json_safe({**metrics, **facts})
     if not lean:
         fold(network, scaled.temperature)

@@ -26,6 +26,7 @@ __all__ = [
     "PART",
     "RECORDED",
     "RUN",
+    "TOLD",
     "Busy",
     "FinishedRun",
     "abandon",
@@ -52,6 +53,8 @@ PART = ".part"
 """A folder for what is not complete yet."""
 RECORDED = "dynamics.parquet"
 """What a map has recorded so far; the finished map has it all."""
+TOLD = "notes.json"
+"""What was noted while a map was trained; the finished map's figures have it."""
 # How often a folder is made again that somebody else removes, empty, while we are about to lock it.
 _TRIES = 5
 
@@ -107,7 +110,7 @@ def abandon(out: Path) -> None:
     others = [p for p in out.iterdir() if p.name not in (RUN, _LOCK, "checkpoints")]
     # What was learnt about the memory there is, is worth keeping.
     learnt = (out / RUN).is_file() and "parts" in read_run(out).get("decided", {})
-    if not others and not learnt and not any((out / "checkpoints").glob("step-*")):
+    if not others and not learnt and not any((out / "checkpoints").rglob("step-*")):
         (out / RUN).unlink(missing_ok=True)
         shutil.rmtree(out / "checkpoints", ignore_errors=True)
 
@@ -115,12 +118,13 @@ def abandon(out: Path) -> None:
 def tidy(out: Path) -> None:
     """Remove from a finished run what it no longer needs, should it have been killed before it did so itself."""
     shutil.rmtree(out / "checkpoints", ignore_errors=True)
-    (out / RECORDED).unlink(missing_ok=True)
+    for name in (RECORDED, TOLD):
+        (out / name).unlink(missing_ok=True)
 
 
 def is_untidy(out: Path) -> bool:
     """Return whether a finished run holds anything that `tidy`, or letting go of its lock, would remove."""
-    return any((out / name).exists() for name in ("checkpoints", RECORDED, _LOCK))
+    return any((out / name).exists() for name in ("checkpoints", RECORDED, TOLD, _LOCK))
 
 
 def is_finished(out: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -10,13 +11,36 @@ from accelerate import Accelerator
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from calmix.errors import InputError
 from calmix.mixing import TEACHER, Signal
-from calmix.models import FACTOR, Arithmetic, FittedHead, Packed, Pixels, fit_head_to
+from calmix.models import FACTOR, Arithmetic, FittedHead, HeadStart, Packed, Pixels, Pooling, fit_head_to
 from calmix.training.batches import TrainingSet
+from calmix.training.defaults import is_pretrained
 from calmix.training.launching import from_main, placed
 from calmix.training.loop import Beginning, Progress, predict_everywhere
+from calmix.training.optimising import check_hyper
 
-__all__ = ["begin_head", "head_targets"]
+__all__ = ["Start", "begin_head", "head_targets", "start_for"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins."""
+
+    head: HeadStart
+    pooling: Pooling
+
+
+def start_for(pretrained: str, head: HeadStart | None, pooling: Pooling | None, *, epochs: int | None = None) -> Start:
+    """Return where training a model begins, given what was asked: heads are fitted where there are trained weights."""
+    check_hyper({"head": head, "pooling": pooling})
+    can = is_pretrained(pretrained)
+    if head == "fitted" and not can:
+        raise InputError(f"--head fitted: {pretrained} begins with random weights, whose features say nothing")
+    kind = head or ("fitted" if can else "random")
+    if epochs == 0 and kind == "random":
+        raise InputError("--epochs 0 is a fitted head alone, and a random one is not fitted")
+    return Start(kind, pooling or ("mean" if kind == "fitted" else "first"))
 
 
 def begin_head(
@@ -26,6 +50,7 @@ def begin_head(
     dev: tuple[Packed | Pixels, NDArray[np.int64]] | None,
     accelerator: Accelerator,
     trained: bool,
+    set_inner: bool,
     signals: Mapping[str, Signal] | None = None,
     folds: NDArray[np.int64] | None = None,
     choose_by_dev: bool = True,
@@ -35,13 +60,14 @@ def begin_head(
     """Give a network the head that its run begins with, and return what it is worth as it stands.
 
     A trained head stays as it is. Another is fitted to the training rows; the network is left with a small one, and
-    what is returned tells of the same one at full size. None where there is nothing to fit it to.
+    what is returned tells of the same one at full size. With `set_inner` the dense layer before it is set, too. None
+    where there is nothing to fit it to.
     """
     began = time.monotonic()
     placed(network, accelerator)
     if trained:
         logits = None if dev is None else predict_everywhere(network, dev[0], accelerator)
-        note = "head: it is trained for these labels already, and is kept (--head random draws a new one)"
+        note = "head: it is trained for these labels already, and is kept"
         return Beginning(logits, None, 1.0, time.monotonic() - began, note)
     targets = head_targets(data, signals or {})
     if targets is None:
@@ -56,15 +82,14 @@ def begin_head(
         dev=dev,
         folds=folds,
         choose_by_dev=choose_by_dev,
-        set_inner=data.packed.counts is None,
+        set_inner=set_inner,
         precision=arithmetic,
         progress=None if on_progress is None else _shown(on_progress, len(data), began),
     )
     found: FittedHead = from_main(lambda: fit().on_cpu())
     found.put_into(network, FACTOR)
-    seconds = time.monotonic() - began
-    note = f"head: fitted to {found.rows:,} rows in {seconds:.0f} s before fine-tuning"
-    return Beginning(found.dev_logits, found.fold_logits, FACTOR, seconds, note)
+    note = f"head: fitted to {found.rows:,} rows before fine-tuning"
+    return Beginning(found.dev_logits, found.fold_logits, FACTOR, time.monotonic() - began, note)
 
 
 def head_targets(data: TrainingSet, signals: Mapping[str, Signal]) -> Tensor | None:

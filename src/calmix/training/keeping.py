@@ -37,6 +37,8 @@ class Fit:
     best_score: float | None = None
     head_factor: float = 1.0
     """What the head was multiplied by after epoch 0 was judged, which is the network before fine-tuning."""
+    beginning: str = ""
+    """What the user should know of the head that the run began with."""
     loss: float = 0.0
     rows: int = 0
     seconds: float = 0.0
@@ -77,11 +79,11 @@ class Keeper:
         self.before = 0.0
         self.kept = 0  # the step of the newest checkpoint
 
-    def resume(self) -> None:
-        """Go on from the newest checkpoint, if there is one: the main process reads it for all."""
+    def resume(self) -> Fit:
+        """Go on from the newest checkpoint, if there is one, which the main process reads for all; return the run."""
         found = None if self.out is None else from_main(partial(latest, self.out / "checkpoints"))
         if found is None:
-            return
+            return self.run
         tensors, facts = found
         if self.shards is not None:
             tensors = {group: self._sharded(group, held, self.shards.parts) for group, held in tensors.items()}
@@ -94,6 +96,7 @@ class Keeper:
             self.stepper.guidance.load(tensors["guidance"])
         if self.main:
             self.stepper.restart(self.run.rows, self.run.loss)
+        return self.run
 
     def read(self) -> None:
         """Bring the counters up to date with the device."""
@@ -124,7 +127,7 @@ class Keeper:
             self._load(self.best)
         if self.shards is not None:
             self.shards.leave()
-        if self.best is not None and self.run.best_epoch == 0:
+        if self.best is not None and self.run.best_epoch == 0 and self.run.head_factor != 1:
             scale_head(self.model, 1 / self.run.head_factor)
 
     def log(self) -> None:

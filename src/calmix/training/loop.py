@@ -33,7 +33,7 @@ from calmix.training.sharding import trainable
 from calmix.training.state import latest
 from calmix.training.stepping import Stepper
 
-__all__ = ["Beginning", "Progress", "beginning_entry", "epoch_entry", "fit", "predict_everywhere"]
+__all__ = ["Beginning", "Progress", "begin_run_of", "epoch_entry", "fit", "predict_everywhere"]
 
 # Seconds between two looks at the device: reading a loss waits for everything queued before it.
 _POLL = 1.0
@@ -97,6 +97,7 @@ def fit(
     on_dev: Callable[[int, NDArray[np.float32]], None] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
     on_note: Callable[[str], None] | None = None,
+    cut_with: Path | None = None,
 ) -> Fit:
     """Train `model` in place and leave it with the weights of the best epoch.
 
@@ -106,11 +107,11 @@ def fit(
 
     `batch_size` is what one update sees, over all processes and accumulated parts, so that neither changes the
     result (recipes that pair inside a batch pair inside a part of it). With `out`, `log.jsonl` is kept there,
-    and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first.
+    and checkpoints, from the newest of which the run goes on. A KeyboardInterrupt saves one first. `cut_with` is the
+    folder of the run whose batches are cut where those of this one do not fit into memory: its own is `out`.
     """
-    began = None
-    if begin is not None and (out is None or from_main(partial(latest, out / "checkpoints")) is None):
-        began = begin()
+    # Before anything is wrapped around the model.
+    began = None if begin is None or _is_begun(out) else begin()
     trained, updates, shards = trainable(model, accelerator, optimizer, lr=lr, weight_decay=weight_decay)
     stepper = Stepper(
         trained,
@@ -135,13 +136,10 @@ def fit(
         signals=guidance.columns,
     )
     per_epoch = sum(1 for _ in layout(0, accumulate=1))
-    cuts = read_cuts(out, accumulate=accumulate, batch_size=batch_size)
-    steps = epochs * per_epoch
+    cuts, steps = read_cuts(cut_with or out, accumulate=accumulate, batch_size=batch_size), epochs * per_epoch
     rate_at = partial(learning_rate, steps=steps, peak=lr, warmup=warmup, schedule=schedule)
     keeper = Keeper(model, stepper, out, minutes=checkpoint_minutes, shards=shards)
-    keeper.resume()
-    run, polled = keeper.run, time.monotonic()
-    last = epochs if last_epoch is None else last_epoch
+    run, polled, last_epoch = keeper.resume(), time.monotonic(), epochs if last_epoch is None else last_epoch
 
     def poll() -> None:
         nonlocal polled
@@ -156,14 +154,13 @@ def fit(
     # be saved then.
     settled, alone = True, accelerator.num_processes == 1
     if began is not None:
-        _begin(keeper, began, dev, select, minutes=checkpoint_minutes)
-        _tell_new([began.note], run, on_note)
-        if on_dev is not None and began.dev_logits is not None:
-            on_dev(0, began.dev_logits)
+        begin_run_of(keeper, began, dev, select, checkpoint_minutes, on_dev)
+    if run.beginning:
+        _tell_new([run.beginning], run, on_note)
     try:
         with interrupts_held() as interrupted:
             # Asked here, so that a run which was stopped after its last epoch has no other after it when it goes on.
-            while run.epoch < last and not (patience and run.epoch - run.best_epoch >= patience):
+            while run.epoch < last_epoch and not (patience and run.epoch - run.best_epoch >= patience):
                 if run.batch == 0:
                     guidance.begin_epoch(run.epoch)
                 trained.train()
@@ -191,9 +188,9 @@ def fit(
                 keeper.log()
                 if _any_told(interrupted(), accelerator):
                     raise KeyboardInterrupt
-                if run.epoch < last and checkpoint_epochs and run.epoch % checkpoint_epochs == 0:
+                if run.epoch < last_epoch and checkpoint_epochs and run.epoch % checkpoint_epochs == 0:
                     keeper.save()
-                elif run.epoch < last:
+                elif run.epoch < last_epoch:
                     keeper.save_if_due()
     except KeyboardInterrupt:
         raise _stopped(keeper, settled, steps) from None
@@ -205,35 +202,45 @@ def fit(
     return run
 
 
-def _begin(
+def _is_begun(out: Path | None) -> bool:
+    """Return whether there is a checkpoint to go on from."""
+    return out is not None and from_main(partial(latest, out / "checkpoints")) is not None
+
+
+def begin_run_of(
     keeper: Keeper,
     began: Beginning,
     dev: tuple[Packed | Pixels, NDArray[np.int64]] | None,
     select: Selection,
-    *,
     minutes: float,
+    on_dev: Callable[[int, NDArray[np.float32]], None] | None,
 ) -> None:
     """Write down what the network is before it is fine-tuned, as epoch 0, and keep it as the best so far."""
     run = keeper.run
     keeper.before += began.seconds
-    run.head_factor = began.head_factor
-    entry, worth = beginning_entry(began, None if dev is None else dev[1], select)
+    run.head_factor, run.beginning = began.head_factor, began.note
+    entry, worth = _beginning_entry(began, None if dev is None else dev[1], select)
     run.history.append(entry)
-    run.dev, run.fold_logits = began.dev_logits, began.fold_logits
+    _track(entry, keeper.stepper.accelerator)
+    if on_dev is not None and began.dev_logits is not None:
+        on_dev(0, began.dev_logits)
+    # What a regression says of features is the network's word up to rounding: a temperature is fitted on that.
+    run.dev, run.fold_logits = None, began.fold_logits
     keeper.judge(worth)
-    if (
-        began.fold_logits is None and began.seconds > 60 * minutes / 10
-    ):  # a run that is killed soon need not do it again
+    # A run that is killed soon need not do it again.
+    if began.fold_logits is None and began.seconds > 60 * minutes / 10:
         keeper.save()
 
 
-def beginning_entry(
+def _beginning_entry(
     began: Beginning, labels: NDArray[np.int64] | None, select: Selection
 ) -> tuple[dict[str, Any], float]:
     """Return the line of the log for a network before it is fine-tuned, and what it is worth."""
     entry: dict[str, Any] = {"epoch": 0, "step": 0, "loss": None}
     worth = 0.0
     if began.dev_logits is not None and labels is not None:
+        if not np.isfinite(began.dev_logits.max(axis=1)).all():
+            raise TrainingError("predictions are not finite before any training: look at the model's weights")
         figures = dev_figures(began.dev_logits, labels)
         worth = score(figures, select)
         entry["dev"], entry["joint"] = json_safe(figures), joint(began.dev_logits, labels)
@@ -315,9 +322,16 @@ def _end_of_epoch(
     run.history.append(entry)
     run.epoch, run.batch, run.loss, run.rows = run.epoch + 1, 0, 0.0, 0
     keeper.stepper.restart()
-    shown = {f"dev/{name}": value for name, value in entry.get("dev", {}).items() if value is not None}
-    accelerator.log({"train/loss": entry["loss"], "epoch": entry["epoch"], **shown}, step=run.step)
+    _track(entry, accelerator)
     return worth
+
+
+def _track(entry: Mapping[str, Any], accelerator: Accelerator) -> None:
+    """Tell trackers of an epoch."""
+    shown = {f"dev/{name}": value for name, value in entry.get("dev", {}).items() if value is not None}
+    if entry["loss"] is not None:
+        shown["train/loss"] = entry["loss"]
+    accelerator.log({"epoch": entry["epoch"], **shown}, step=entry["step"])
 
 
 def epoch_entry(

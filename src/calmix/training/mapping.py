@@ -1,5 +1,6 @@
 """The data map of a run: what training revealed about each sample, on disk, and read back to guide another run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from calmix.data import Examples, read_table, write_table
-from calmix.data.origin import neighbour
+from calmix.data.label_twins import merged_labels
+from calmix.data.origin import few, neighbour, shown
 from calmix.dynamics import Dynamics, Region, absent_classes, label_issues, regions
 from calmix.errors import InputError
 from calmix.mixing import Recipe
@@ -33,6 +35,8 @@ _REGIONS = {
     "both": [Region.EASY, Region.AMBIGUOUS],
     "hard": [Region.HARD],
 }
+# A note that names labels names so many.
+_NAMED = 3
 _MAP, _ISSUES = "datamap.parquet", "label_issues.csv"
 TEXTS = ("text", "text_b", "choices", "image_from")
 """The columns of a map that hold what was read, of which there are those that the data has; of images, their names."""
@@ -100,21 +104,19 @@ def map_notes(dynamics: Dynamics) -> list[str]:
     notes = []
     if not dynamics.has_spread:
         notes.append("map: every sample was seen once, so there is no variability; regions go by confidence alone")
-    seen = (dynamics.observations > 0) & (dynamics.labels >= 0)
-    right = float((dynamics.last_prediction == dynamics.labels)[seen].mean())
-    usual = float(np.bincount(dynamics.labels[seen]).max() / seen.sum())
-    # Of what a constant answer gets wrong, not a fifth is right.
-    if right < usual + (1 - usual) / 5:
+    withheld = label_issues(dynamics).withheld
+    if withheld:
         notes.append(
-            f"map: the model had hardly learnt anything when it last saw each sample ({right:.0%} of the training "
-            f"labels right, the most frequent alone makes {usual:.0%}): regions and suspects say little; try more "
-            "--epochs or another --lr"
+            f"map: {withheld}: no label is called wrong, and regions say little; more --epochs, or a larger --lr, "
+            "may help"
         )
     names, codes = dynamics.label_names, regions(dynamics)
     for region in (Region.EASY, Region.AMBIGUOUS) if names else ():
-        absent = absent_classes(dynamics, np.flatnonzero(codes == region))
+        absent = [names[k] for k in absent_classes(dynamics, np.flatnonzero(codes == region))]
         if absent:
-            notes.append(f"map: no {region.name.lower()} sample has the label {', '.join(names[k] for k in absent)}")
+            told = few([shown(name) for name in absent])
+            rows = f"{told} rows" if len(absent) == 1 else f"rows labelled {told}"
+            notes.append(f"data map: no {rows} are in the {region.name.lower()} third")
     return notes
 
 
@@ -130,8 +132,11 @@ def _holds_map(folder: Path) -> bool:
     return (folder / _MAP).is_file()
 
 
-def known_dynamics(source: str | Path, examples: Examples) -> Known:
-    """Return the dynamics in a run folder or map for these samples, which must be those that were recorded."""
+def known_dynamics(source: str | Path, examples: Examples, *, spelt_alike: bool = False) -> Known:
+    """Return the dynamics in a run folder or map for these samples, which must be those that were recorded.
+
+    With `spelt_alike` their labels may be those from which `merge_labels` made the map's.
+    """
     file = Path(source) / _MAP if Path(source).is_dir() else Path(source)
     check_recorded(source)
     if file.suffix != ".parquet":
@@ -141,7 +146,7 @@ def known_dynamics(source: str | Path, examples: Examples) -> Known:
         dynamics = whole.for_ids(ids)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
-    _check_labels(source, dynamics, examples)
+    _check_labels(source, dynamics, _respelt(examples, dynamics.label_names) if spelt_alike else examples)
     table, verdicts = read_table(file), None
     if "kept" in table.column_names:
         kept = dict(zip(whole.ids, table["kept"].to_pylist(), strict=True))
@@ -180,6 +185,10 @@ def region_rows(known: Known, take: str, *, fraction: float = 0.33, filtered: bo
             )
         chosen &= ~known.verdicts.dropped
     return np.flatnonzero(chosen)
+
+
+def _respelt(examples: Examples, names: Sequence[str]) -> Examples:
+    return merged_labels(examples, known=names)[0] if names else examples
 
 
 def _check_labels(source: str | Path, dynamics: Dynamics, examples: Examples) -> None:

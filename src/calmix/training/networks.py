@@ -28,6 +28,7 @@ from calmix.models import (
     measured,
     pack_images,
     preparation_for,
+    spelling_notes,
     usable_length,
     word_notes,
 )
@@ -50,6 +51,8 @@ class Loaded:
     notes: list[str]
     trained_head: bool
     """Whether its head comes from the checkpoint, trained for these very labels."""
+    reads_mean: bool = False
+    """Whether its head is to read the mean of a text's tokens: not where the checkpoint's own had learnt otherwise."""
 
 
 def load_network(
@@ -100,21 +103,23 @@ def _for_texts(pretrained: str, sets: Mapping[str, Examples], seed: int, max_len
     network, tokenizer = loading.model, loading.tokenizer
     # Wherever the checkpoint goes, texts are cut where they were cut in training.
     limit = tokenizer.model_max_length = usable_length(tokenizer, network.config, max_length)
-    packed: dict[str, Packed | Pixels] = {
+    packed = {
         name: reused(
             "tokens", (words, limit, examples.digest()), partial(encode, examples, tokenizer, max_length=limit)
         )
         for name, examples in sets.items()
     }
-    notes = word_notes(pretrained, network)
+    read = partial(spelling_notes, sets["train"], packed["train"], tokenizer)
+    notes = word_notes(pretrained, network) + reused("spelling", (words, limit, sets["train"].digest()), read)
     if cut := [f"{name}: {p.truncated} of {len(p)}" for name, p in packed.items() if p.truncated]:
         notes = [*notes, f"{', '.join(cut)} texts are longer than {limit} tokens and were cut (--max-length)"]
     config: Any = network.config
+    reads_mean = loading.is_bare and pooling == "mean"
     if depends_on_padding(config):
         kind = config.model_type
         note = f"{kind} answers otherwise to a text beside longer ones: predict texts of one length together, as we do"
         notes = [*notes, note]
-    return Loaded(network, tokenizer, packed, fill_tokens(tokenizer), notes, loading.trained_head)
+    return Loaded(network, tokenizer, dict(packed), fill_tokens(tokenizer), notes, loading.trained_head, reads_mean)
 
 
 def _for_images(

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,22 +10,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate import Accelerator
 from numpy.typing import NDArray
+from torch import nn
 
 from calmix.data import Examples
 from calmix.data.reusing import reused
 from calmix.errors import InputError
 from calmix.mixing import Recipe, choose, verify_mixing
-from calmix.models import Augment, HeadStart, Pooling, identity, resolve, width_of
-from calmix.training.batches import training_set
-from calmix.training.cross_fitting import FoldLogits, cross_fit
+from calmix.models import Augment, HeadStart, Packed, Pixels, Pooling, identity, resolve
+from calmix.training.batches import TrainingSet, training_set
+from calmix.training.cross_fitting import FoldTraining, cross_fit, folds_of_head
 from calmix.training.cutting import cut_notes
-from calmix.training.defaults import is_pretrained, with_defaults
+from calmix.training.defaults import with_defaults
 from calmix.training.finishing import finish
-from calmix.training.folder import abandon, begin_run, config_hash, find_run, locked
+from calmix.training.folder import FinishedRun, abandon, begin_run, config_hash, find_run, locked
 from calmix.training.guiding import Guidance, Record, partner_notes, record_notes
 from calmix.training.halves import Ready, Run, alone
-from calmix.training.head_start import begin_head
+from calmix.training.head_start import begin_head, start_for
 from calmix.training.keeping import Fit
 from calmix.training.launching import (
     Precision,
@@ -36,20 +38,23 @@ from calmix.training.launching import (
     start_trackers,
     threads_here,
 )
-from calmix.training.loop import Progress, fit, predict_everywhere
+from calmix.training.learning_notes import training_notes
+from calmix.training.loop import Progress, predict_everywhere
 from calmix.training.mapping import Known, check_guided, dropped_notes, known_dynamics, map_notes, write_map
 from calmix.training.naming import recipe_name
 from calmix.training.networks import load_network
 from calmix.training.optimising import OptimizerName, Schedule, check_hyper
 from calmix.training.preparing import ClassWeights, Sets, Source, class_weights_of, prepare_sets
+from calmix.training.promises import promise_notes
 from calmix.training.rehearsing import rehearse_run
 from calmix.training.selecting import Selection
-from calmix.training.teachers import Teacher, lesson_of, load_teachers, rehearsed_lesson
+from calmix.training.surveying import survey
+from calmix.training.teachers import Teacher, Teachers, lesson_of, load_teachers, rehearsed_lesson
 
 __all__ = ["stages", "train"]
 
 
-def stages(
+def stages(  # noqa: PLR0915 (what a run does, in its order)
     train: Source,
     *,
     dev: Source | None = None,
@@ -66,6 +71,7 @@ def stages(
     id: str | None = None,
     votes: str | None = None,
     dev_fraction: float | None = None,
+    merge_labels: bool | None = None,
     folds: int | None = None,
     head: HeadStart | None = None,
     pooling: Pooling | None = None,
@@ -127,18 +133,20 @@ def stages(
         votes: a column of label distributions, such as annotators' votes: used as soft targets.
         dev_fraction: the share split off as dev data: a tenth.
         folds: split nothing off, but train so many networks more, each on all parts of the training set but one; what
-            they say of that part chooses epoch and temperature. None does so, in three, where a tenth is under 200
-            rows; 0 never does.
+            they say of that part chooses epoch and temperature. None does so, in three, below 1,000 rows or 10 a
+            class; 0 never does.
+        merge_labels: of labels that differ in case or blanks alone, make one, the commonest spelling, in all data sets
+            (True), or train them as different (False); None refuses data that has such.
         head: `fitted` to the network's features before it is fine-tuned, which is the default for networks that come
             with trained weights; or `random`. A head that was trained for these labels is kept.
         pooling: what a new head reads of a single text: the `mean` of all tokens, where the network can be given a
             layer that computes it, or the `first` token, or what else its architecture reads. `mean` is the default
             with a fitted head.
-        epochs: passes over the training data; 0 fits the head alone. Pretrained networks see at least 15,000 rows, in
-            3 epochs or more and 20 at most; others make 30 epochs.
-        batch_size: samples per update, over all processes and accumulated parts: 32, or 16 below 2,000 rows; 128.
+        epochs: passes over the training data; 0 fits the head alone. Pretrained networks make at least 120
+            updates, and 1.5 for each class, in 3 epochs or more and 20 at most; others make 30 epochs.
+        batch_size: samples per update, over all processes and accumulated parts: 32, or 16 below 1,000 rows; 128.
         optimizer: `adamw`, or `sgd` with Nesterov momentum 0.9.
-        lr: peak learning rate: 5e-5 for a network 384 wide and less for wider ones, twice that below 2,000 rows or with
+        lr: peak learning rate: 5e-5 for a network 384 wide and less for wider ones, twice that below 1,000 rows or with
             50 classes and more; 0.02.
         weight_decay: 0, or 5e-4. AdamW's is not applied to biases and norms.
         warmup: share of the steps over which the learning rate rises: 0.1, or 0.
@@ -198,12 +206,8 @@ def stages(
             "seed": seed,
         }
     )
-    starts = check_hyper({"head": head, "pooling": pooling, "folds": folds})
-    is_fitted = is_pretrained(pretrained) and head != "random"
-    if head == "fitted" and not is_fitted:
-        raise InputError(f"{model}: begins with random weights, on whose features no head can be fitted")
-    if epochs == 0 and not is_fitted:
-        raise InputError("--epochs 0 is a fitted head alone, and this one is random")
+    start = start_for(pretrained, head, pooling, epochs=given["epochs"])
+    check_hyper({"folds": folds})
     measures = check_hyper({"max_length": max_length, "bins": bins, "guarantee": guarantee})
     looks = check_hyper({"image_size": image_size, "augment": augment})
     saving = check_hyper({"checkpoint_minutes": checkpoint_minutes, "checkpoint_epochs": checkpoint_epochs})
@@ -216,27 +220,28 @@ def stages(
         ood=ood or {},
         guard=guarantee is not None,
         dev_fraction=dev_fraction,
-        folds=starts["folds"],
-        fold_if_few=is_fitted,
+        folds=folds,
+        fold_if_few=start.head == "fitted",
         seed=seed,
         columns={"text": text, "text_b": text_b, "choices": choices, "label": label, "id": id, "votes": votes},
         teachers=teachers,
+        merge_labels=merge_labels,
     )
-    if method.prepare is not None:
-        sets = replace(sets, train=method.prepare(sets.train))
-    width = width_of(pretrained) if is_pretrained(pretrained) else 0
-    hyper = with_defaults(given, pretrained, rows=len(sets.train), classes=len(sets.train.label_names), width=width)
+    whole = sets.train
+    if method.prepare is not None and given["epochs"] != 0:
+        sets = replace(sets, train=method.prepare(whole))
+    hyper = with_defaults(given, pretrained, rows=len(whole), classes=len(whole.label_names))
     weights = class_weights_of(sets.train, class_weights)
     known = check_guided(method, dynamics, online, sets.train)
-    two_runs = method.guide is not None and known is None and not online
+    two_runs = method.guide is not None and known is None and not online and hyper["epochs"] > 0
     config = {
         "recipe": recipe_name(recipe),
         "options": dict(options or {}),
         "model": os.fspath(model),
         "model_hash": reused("identity", pretrained, partial(identity, pretrained)),
         **hyper,
-        "head": "fitted" if is_fitted else "random",
-        "pooling": (pooling or "mean") if is_fitted else (pooling or "first"),
+        "head": start.head,
+        "pooling": start.pooling,
         "folds": None if sets.folds is None else int(sets.folds.max()) + 1,
         "optimizer": None if hyper["optimizer"] == "adamw" else hyper["optimizer"],
         **measures,
@@ -271,7 +276,7 @@ def stages(
             image_size=image_size,
             stream=stream,
             gradient_checkpointing=gradient_checkpointing,
-            pooling=config["pooling"],
+            pooling=start.pooling,
             columns=sets.columns,
         )
         loaded = load(sets.named())
@@ -279,6 +284,7 @@ def stages(
         tell = on_note if on_note is not None and accelerator.is_main_process else None
         notes = _told(
             sets.notes
+            + promise_notes(sets.guard, guarantee)
             + loaded.notes
             + verify_mixing(network, packed["train"], method, loaded.reader)
             + record_notes(record)
@@ -289,13 +295,7 @@ def stages(
         data = training_set(sets.train, packed["train"], weights, augment=augment)
         rows = {name: len(examples) for name, examples in sets.named().items()}
         if dry_run:
-            lesson, waiting = rehearsed_lesson(teachers, sets.train, data.packed, accelerator, cache=cache_teacher)
-            cost = rehearse_run(network, data, method, accelerator, fill, hyper, record, two_runs, lesson)
-            runs = (
-                1 if sets.folds is None else int(sets.folds.max()) + 1
-            )  # so many parts, each learnt from in all but one
-            cost["steps"] *= runs
-            cost["seconds"] = round(runs * cost["seconds"] + waiting, 3)
+            cost = _cost(sets, data, network, method, accelerator, teachers, fill, config, two_runs=two_runs)
             return Run(folder, {"dry_run": True, "rows": rows, "labels": sets.train.label_names, "notes": notes} | cost)
         if accelerator.is_main_process:
             # Until something is saved, a run that fails leaves nothing behind.
@@ -303,18 +303,9 @@ def stages(
             if not resuming:
                 begin_run(folder, config, decided)
         if two_runs:
-            settings = {
-                **hyper,
-                **saving,
-                "gradient_checkpointing": gradient_checkpointing,
-                "on_progress": on_progress,
-            }
-            settings |= (
-                {name: measures[name] for name in ("max_length", "bins")}
-                | {"record": record}
-                | looks
-                | {"stream": stream}
-            )
+            settings = {**hyper, **saving, **looks, "head": start.head, "pooling": start.pooling, "record": record}
+            settings |= {"max_length": measures["max_length"], "bins": measures["bins"], "stream": stream}
+            settings |= {"gradient_checkpointing": gradient_checkpointing, "on_progress": on_progress}
             _told([f"first a plain run, for its dynamics: {folder / 'dynamics'}"], tell)
             known = _first_run(sets, folder / "dynamics", model, class_weights, decided["precision"], settings)
             # It leaves accelerate's global state as its own.
@@ -332,29 +323,26 @@ def stages(
             record=record,
             seed=seed,
         )
-        begin = None
-        if is_fitted:
-            begin = partial(
-                begin_head,
-                network,
-                data,
-                dev=None if sets.folds is not None else (packed["dev"], sets.dev.labels),
-                accelerator=accelerator,
-                trained=loaded.trained_head,
-                signals=guidance.given,
-                folds=sets.folds if hyper["epochs"] == 0 else None,
-                precision=decided["precision"],
-                on_progress=on_progress,
-            )
+        fit_head = partial(
+            begin_head,
+            network,
+            data,
+            dev=None if sets.folds is not None else (packed["dev"], sets.dev.labels),
+            accelerator=accelerator,
+            trained=loaded.trained_head,
+            set_inner=loaded.reads_mean,
+            signals=guidance.given,
+            folds=sets.folds if hyper["epochs"] == 0 else None,
+            precision=decided["precision"],
+            on_progress=on_progress,
+        )
         of_folds = None
         if sets.folds is not None and hyper["epochs"] > 0:
-            train_fold = partial(
-                _train_fold, load, method, hyper, weights, augment, decided["precision"], is_fitted, on_progress, tell
-            )
-            of_folds = cross_fit(sets.train, sets.folds, train_fold)
-            # They belonged to other networks.
-            accelerator = accelerator_for(decided["precision"], track, folder)
-            guidance.accelerator = accelerator
+            how = (load, method, hyper, start, class_weights, augment, record, decided["precision"])
+            one = FoldTraining(folder, *how, on_progress, tell)
+            of_folds = cross_fit(whole, sets.folds, one)
+            # Those of the folds have left accelerate's global state as their own.
+            accelerator = guidance.accelerator = accelerator_for(decided["precision"], track, folder)
         start_trackers(accelerator, track, config)
         done = yield Ready(
             network,
@@ -370,27 +358,17 @@ def stages(
             saving,
             on_progress,
             tell,
-            begin,
+            fit_head if start.head == "fitted" else None,
             None if of_folds is None else of_folds.best_epoch(hyper["select"]),
         )
-        if done.fold_logits is not None and sets.folds is not None:
-            of_folds = FoldLogits({0: done.fold_logits[sets.folds >= 0]}, sets.dev.labels)
-        if of_folds is not None:
-            done = of_folds.told_in(done)
+        of_folds = folds_of_head(done, sets) if of_folds is None else of_folds
+        done = done if of_folds is None else of_folds.told_in(done)
         judged = {name: examples for name, examples in sets.named().items() if name != "train"}
-        if of_folds is not None:
-            known_logits = {"dev": of_folds.by_epoch[done.best_epoch]}
-        elif done.best_dev is not None:
-            known_logits = {"dev": done.best_dev}
-        else:
-            known_logits = {}
-        logits = known_logits | {
-            name: predict_everywhere(network, packed[name], accelerator) for name in judged if name not in known_logits
-        }
-        for tracker in accelerator.trackers:
-            tracker.finish()
+        of_dev = done.best_dev if of_folds is None else of_folds.by_epoch[done.best_epoch]
+        logits = _logits(judged, packed, network, accelerator, {} if of_dev is None else {"dev": of_dev})
         recorded = guidance.dynamics(ids=sets.train.ids, label_names=sets.train.label_names)
-        notes += _told(done.notes + partner_notes(method, done.history) + map_notes(recorded), tell)
+        learnt = _learning_notes(done, softened=config["recipe"] != "erm")
+        notes += _told(done.notes + learnt + partner_notes(method, done.history) + map_notes(recorded), tell)
         facts = {
             "best_epoch": done.best_epoch,
             "epochs": done.history,
@@ -407,56 +385,62 @@ def stages(
 
 train = alone(stages)
 
+# Settings of a run that a map has no use for.
+_NOT_OF_A_MAP = {"select", "patience", "checkpoint_epochs", "bins", "stream", "on_progress"}
 
-def _train_fold(
-    load: Callable[..., Any],
+
+def _learning_notes(done: Fit, *, softened: bool) -> list[str]:
+    kept = next((entry["dev"] for entry in done.history if entry["epoch"] == done.best_epoch and "dev" in entry), None)
+    if kept is None:
+        return []
+    return training_notes(done.history, kept["temperature"], best_epoch=done.best_epoch, softened=softened)
+
+
+def _logits(
+    judged: Mapping[str, Examples],
+    packed: Mapping[str, Packed | Pixels],
+    network: nn.Module,
+    accelerator: Accelerator,
+    known: Mapping[str, NDArray[np.float32]],
+) -> dict[str, NDArray[np.float32]]:
+    """Return the scores of each data set; trackers have heard all there is."""
+    missing = [name for name in judged if name not in known]
+    found = dict(known) | {name: predict_everywhere(network, packed[name], accelerator) for name in missing}
+    for tracker in accelerator.trackers:
+        tracker.finish()
+    return found
+
+
+def _cost(
+    sets: Sets,
+    data: TrainingSet,
+    network: nn.Module,
     method: Recipe,
-    hyper: Mapping[str, Any],
-    weights: NDArray[np.float64] | None,
-    augment: Augment,
-    precision: str,
-    is_fitted: bool,
-    on_progress: Callable[[Progress], None] | None,
-    tell: Callable[[str], None] | None,
-    learn: Examples,
-    judge: Examples,
-    fold: int,
-) -> dict[int, NDArray[np.float32]]:
-    """Return what a network that learns from the first examples says of the second, after each epoch."""
-    if tell is not None:
-        tell(f"fold {fold + 1}: {len(learn):,} rows to learn from, {len(judge):,} to predict")
-    accelerator = accelerator_for(precision, (), Path())
-    loaded = load({"train": learn, "dev": judge})
-    network, dev = loaded.network, (loaded.packed["dev"], judge.labels)
-    data = training_set(learn, loaded.packed["train"], weights, augment=augment).to(accelerator.device)
-    # Dynamics of other runs are those of networks that knew these rows: each guides itself.
-    guidance = Guidance(method, network, data, accelerator, online=method.guide is not None, seed=hyper["seed"])
-    told: dict[int, NDArray[np.float32]] = {}
-    fit(
+    accelerator: Accelerator,
+    teachers: Teachers | None,
+    fill: Mapping[str, int],
+    config: Mapping[str, Any],
+    *,
+    two_runs: bool,
+) -> dict[str, Any]:
+    """Return about what a run would take."""
+    cache = config["cache_teacher"] is None
+    lesson, waiting = rehearsed_lesson(teachers, sets.train, data.packed, accelerator, cache=cache)
+    hyper = {"optimizer": "adamw"} | {name: value for name, value in config.items() if value is not None}
+    cost = rehearse_run(
         network,
         data,
         method,
-        guidance,
-        accelerator=accelerator,
-        fill=loaded.fill,
-        dev=dev,
-        begin=None
-        if not is_fitted
-        else partial(
-            begin_head,
-            network,
-            data,
-            dev=dev,
-            accelerator=accelerator,
-            trained=loaded.trained_head,
-            choose_by_dev=False,
-            precision=precision,
-        ),
-        on_dev=told.__setitem__,
-        on_progress=on_progress,
-        **{**hyper, "patience": 0},
+        accelerator,
+        fill,
+        hyper,
+        config["record"] or "training",
+        two_runs,
+        lesson,
+        fitted=config["head"] == "fitted",
+        folds=config["folds"],
     )
-    return told
+    return {**cost, "seconds": round(cost["seconds"] + waiting, 3)}
 
 
 def _first_run(
@@ -467,7 +451,25 @@ def _first_run(
     precision: Any,
     settings: Mapping[str, Any],
 ) -> Known:
-    """Return the dynamics of plain training with the same settings, made unless it is there already."""
+    """Return the dynamics of plain training with the same settings, made unless it is there already.
+
+    Without dev data of its own that is a map: to choose by the rows it learns from would be no choice.
+    """
+    if sets.folds is not None:
+        show: Any = settings["on_progress"]
+        shared = {name: value for name, value in settings.items() if name not in _NOT_OF_A_MAP}
+        with suppress(FinishedRun):
+            survey(
+                sets.train,
+                out=folder,
+                model=os.fspath(model),
+                class_weights=class_weights,
+                merge_labels=False,
+                precision=precision,
+                on_progress=None if show is None else lambda _, progress: show(progress),
+                **shared,
+            )
+        return from_main(partial(known_dynamics, folder, sets.train))
     train(
         sets.train,
         dev=sets.dev,
@@ -475,6 +477,7 @@ def _first_run(
         recipe="erm",
         out=folder,
         class_weights=class_weights,
+        merge_labels=False,  # what was to be merged is
         precision=precision,
         on_note=lambda _: None,
         **settings,

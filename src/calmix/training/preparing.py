@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from calmix.data import Examples, fold_examples, hygiene_lines, read_examples, split_examples
 from calmix.data.columns import with_usual
+from calmix.data.label_twins import merged_labels, merging_line, settled_labels
+from calmix.data.origin import few, shown
 from calmix.data.reusing import reused
 from calmix.errors import InputError
 
@@ -22,6 +24,8 @@ __all__ = ["FOLDS", "ClassWeights", "Sets", "Source", "check_learnable", "class_
 _FEW = 200
 # What is split off where nobody says how much.
 _DEV_FRACTION = 0.1
+# Fewer rows than these in all, or of a class (unless they are many all the same), are not split.
+_FEW_ROWS, _FEW_OF_A_CLASS, _NOT_FEW = 1_000, 10, 5_000
 FOLDS = 3
 """Parts of so few rows that none are set aside: the networks trained on two of three cost two runs more."""
 
@@ -64,18 +68,21 @@ def prepare_sets(
     seed: int,
     columns: Mapping[str, str | None],
     teachers: "Teachers | None" = None,
+    merge_labels: bool | None = None,
 ) -> Sets:
     """Return all data sets of a run, read and checked; without a dev set, one is split off the training set.
 
     With `folds` nothing is split off: each row will be predicted by a network that learnt from the others. So it is,
     with `fold_if_few`, where a split would leave too few dev rows and nobody asked for one. With teachers, rows of the
     training set need no label, and columns that are not named are looked for under the names they had in the first
-    one's training.
+    one's training. Labels that differ in case or blanks alone are refused, unless
+    `merge_labels` says that they are one (True), in all sets, or different ones (False).
     """
     usual = {} if teachers is None else teachers.classifiers[0].columns
-    reads: dict[str, Any] = {**columns, "usual": usual}
+    reads: dict[str, Any] = {**columns, "usual": usual, "spelt_alike": merge_labels is True}
     learn = _read(train, reads, unlabelled=teachers is not None)
-    notes = []
+    learn, renamed = settled_labels(learn, merge_labels, known=() if teachers is None else teachers.label_names)
+    notes = [merging_line("train", renamed)] if renamed else []
     unlabelled = int((learn.labels < 0).sum())
     if unlabelled and teachers is not None:
         learn = _with_classes(learn, teachers.label_names)
@@ -85,11 +92,13 @@ def prepare_sets(
         check_learnable(learn)
     if teachers is not None:
         teachers.check(learn)
+    if dev is not None and dev_fraction is not None:
+        raise InputError("give --dev or --dev-fraction, not both: with --dev, nothing is split off TRAIN")
     of_rows = None
     if folds:
         _check_folds(dev, dev_fraction, guard, teachers)
     elif folds is None and fold_if_few and dev is None and dev_fraction is None and not guard and teachers is None:
-        folds = FOLDS if _DEV_FRACTION * len(learn) < _FEW and _can_fold(learn) else None
+        folds = FOLDS if _has_few(learn) and _can_fold(learn) else None
     if folds:
         of_rows = fold_examples(learn, folds, seed=seed)
         choose = learn.take(np.flatnonzero(of_rows >= 0))
@@ -106,22 +115,22 @@ def prepare_sets(
             f"dev: {len(choose)} rows split off the training set ({len(learn)} stay), stratified by label{more}"
         )
     else:
-        choose = _read(dev, reads, like=learn, split="dev")
+        choose = _read(dev, reads, like=learn, name="dev", notes=notes)
     kept = None
     if guard:
         choose, kept = split_examples(choose, dev_fraction=0.5, seed=seed)
         notes.append(f"guard: {len(kept)} rows of the dev data kept for the guarantee ({len(choose)} stay)")
     if len(choose) < _FEW:
         notes.append(f"dev: {len(choose)} rows are few to fit a temperature on: take the scaled figures as rough")
-    judged = {} if test is None else {"test": _read(test, reads, like=learn, split="test")}
-    judged |= {f"ood-{name}": _read(source, reads, like=learn, split="test") for name, source in ood.items()}
+    looked_at = ({} if test is None else {"test": test}) | {f"ood-{name}": source for name, source in ood.items()}
+    judged = {name: _read(source, reads, like=learn, name=name, notes=notes) for name, source in looked_at.items()}
     others = judged if folds else {"dev": choose, **judged}
     seen = (learn.digest(), *((name, examples.digest()) for name, examples in others.items()))
     notes += reused("hygiene", seen, lambda: hygiene_lines(learn, others))
     found = learn.labels[learn.labels >= 0]
     missing = [names[k] for k in np.flatnonzero(np.bincount(found, minlength=len(names)) == 0)] if names else []
     if missing and len(found):
-        notes.append(f"train: no row left with label {', '.join(missing)}")
+        notes.append(f"train: no row left with label {few([shown(name) for name in missing])}")
     known = with_usual(columns, usual, list(usual.values()))
     named = {role: name for role, name in known.items() if name is not None}
     return Sets(learn, choose, kept, judged, notes, named, of_rows)
@@ -134,6 +143,12 @@ def _check_folds(dev: Source | None, dev_fraction: float | None, guard: bool, te
         raise InputError("a guarantee needs rows that no network has learnt from: give --dev, not --folds")
     if teachers is not None:
         raise InputError("--folds are not for students of a teacher: give --dev or --dev-fraction")
+
+
+def _has_few(examples: Examples) -> bool:
+    """Return whether a dev set would be too small to be of use, or take too much away: each class has a row there."""
+    rows, classes = len(examples), len(examples.label_names)
+    return rows < _FEW_ROWS or rows < min(_FEW_OF_A_CLASS * classes, _NOT_FEW)
 
 
 def _can_fold(examples: Examples) -> bool:
@@ -223,22 +238,37 @@ def _read(
     reads: Mapping[str, Any],
     like: Examples | None = None,
     *,
-    split: str = "train",
+    name: str = "train",
     unlabelled: bool = False,
+    notes: list[str] | None = None,
 ) -> Examples:
+    """Return one of the data sets; where labels are merged, those of others than the training set as it spells them."""
     if isinstance(source, Examples):
         examples = source
         if not unlabelled:
             check_labelled(examples)
+        examples = _merged(examples, reads, like, name, notes)
         if like is not None and examples.label_names != like.label_names:
             raise InputError(
                 f"labels differ: {', '.join(examples.label_names)} here, {', '.join(like.label_names)} in training"
             )
     else:
-        known: dict[str, Any] = {**reads, "labelled": None if unlabelled else True, "split": split}
+        known: dict[str, Any] = {**reads, "labelled": None if unlabelled else True}
+        known["split"] = name if name in ("train", "dev") else "test"
         if like is not None and like.label_names:
             known["label_names"] = like.label_names
-        examples = read_examples(source, **known)
+        examples = _merged(read_examples(source, **known), reads, like, name, notes)
     if like is not None and examples.kind != like.kind:
         raise InputError(f"{examples.source}: holds {examples.kind} data, the training set {like.kind} data")
+    return examples
+
+
+def _merged(
+    examples: Examples, reads: Mapping[str, Any], like: Examples | None, name: str, notes: list[str] | None
+) -> Examples:
+    if like is None or not reads["spelt_alike"]:
+        return examples
+    examples, renamed = merged_labels(examples, known=like.label_names)
+    if renamed and notes is not None:
+        notes.append(merging_line(name, renamed))
     return examples

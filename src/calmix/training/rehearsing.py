@@ -57,8 +57,14 @@ def rehearse_run(
     record: Record,
     two_runs: bool,
     given: Mapping[str, Signal],
+    *,
+    fitted: bool = False,
+    folds: int | None = None,
 ) -> dict[str, Any]:
-    """Return what a run would take, with all that goes before it and beside it."""
+    """Return what a run would take, with all that goes before it and beside it.
+
+    A head that is `fitted` takes one look at all rows. Each of several `folds` is left out of a run of its own.
+    """
     rates = {name: hyper[name] for name in ("lr", "weight_decay")}
     trained, optimizer, shards = trainable(network, accelerator, hyper["optimizer"], **rates)
     data = data.to(accelerator.device)
@@ -76,10 +82,17 @@ def rehearse_run(
         guidance=guidance,
         shards=shards,
     )
-    cost = rehearse(stepper, **{name: hyper[name] for name in ("epochs", "batch_size", "accumulate", "seed")})
+    epoch = rehearse(stepper, epochs=1, **{name: hyper[name] for name in ("batch_size", "accumulate", "seed")})
     runs = 2 if two_runs else 1  # the plain run before it takes as much again
-    passes = 4 / 3 if record == "evaluation" else 1  # a forward is about a third of a step
-    return {**cost, "steps": runs * cost["steps"], "seconds": round(runs * passes * cost["seconds"], 3)}
+    if folds and hyper["epochs"] > 0:
+        runs += folds - 1  # each learns from all parts but one
+    look = 1 / 3  # a forward is about a third of a step
+    epochs = hyper["epochs"] * (1 + look if record == "evaluation" else 1) + (look if fitted else 0)
+    return {
+        **epoch,
+        "steps": runs * hyper["epochs"] * epoch["steps"],
+        "seconds": round(runs * epochs * epoch["seconds"], 3),
+    }
 
 
 def _peak() -> int:

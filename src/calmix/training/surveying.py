@@ -1,5 +1,6 @@
 """`calmix map`: plain training for the sake of its dynamics, over every sample of a table."""
 
+import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,18 +13,19 @@ import numpy as np
 import torch
 
 from calmix.data import Examples, write_json
+from calmix.data.label_twins import merging_line, settled_labels
 from calmix.dynamics import Dynamics, label_issues
 from calmix.dynamics.thresholds import Wording
 from calmix.errors import InputError
-from calmix.mixing import choose
-from calmix.models import Augment, HeadStart, Pooling, identity, resolve, width_of
+from calmix.mixing import choose, verify_mixing
+from calmix.models import Augment, HeadStart, Pooling, identity, resolve
 from calmix.training.batches import training_set
 from calmix.training.cutting import cut_notes, read_cuts, retried
-from calmix.training.defaults import is_pretrained, with_defaults
+from calmix.training.defaults import with_defaults
 from calmix.training.filtering import Filter, FilterCount, FilterOn, Verdicts, filter_notes, judge
-from calmix.training.folder import RECORDED, abandon, begin_run, find_run, locked, tidy
+from calmix.training.folder import RECORDED, TOLD, abandon, begin_run, find_run, locked, tidy
 from calmix.training.guiding import Guidance, Record
-from calmix.training.head_start import begin_head
+from calmix.training.head_start import begin_head, start_for
 from calmix.training.launching import Precision, accelerator_for, from_main, precision_for, processes, threads_here
 from calmix.training.loop import Progress, fit, predict_everywhere
 from calmix.training.mapping import map_notes, write_map
@@ -77,6 +79,7 @@ def survey(
     record: Record = "training",
     checkpoint_minutes: float = 10.0,
     columns: Mapping[str, str] | None = None,
+    merge_labels: bool | None = None,
     on_progress: Callable[[str, Progress], None] | None = None,
     on_done: Callable[[Survey], None] | None = None,
 ) -> Survey:
@@ -95,7 +98,8 @@ def survey(
     other class; that takes c + 1 runs for c classes.
 
     `record` says which logits are recorded, in all of these runs: see `calmix.train`. `columns` are those that were
-    named to read the examples, by what they hold, for the commands that read the same table later.
+    named to read the examples, by what they hold, for the commands that read the same table later. `merge_labels`
+    says what becomes of labels that differ in case or blanks alone: see `calmix.train`.
     """
     pretrained = resolve(model)
     asked = {
@@ -110,17 +114,14 @@ def survey(
         "accumulate": accumulate,
         "seed": seed,
     }
-    starts = check_hyper({"head": head, "pooling": pooling})
-    is_fitted = is_pretrained(pretrained) and head != "random"
-    width = width_of(pretrained) if is_pretrained(pretrained) else 0
-    hyper = with_defaults(
-        check_hyper(asked), pretrained, rows=len(examples), classes=len(examples.label_names), width=width
-    )
+    start = start_for(pretrained, head, pooling)
+    hyper = with_defaults(check_hyper(asked), pretrained, rows=len(examples), classes=len(examples.label_names))
     if hyper["epochs"] < 1:
         raise InputError("a map is what training reveals: --epochs must be at least 1")
     looks = check_hyper({"image_size": image_size, "augment": augment})
     check_hyper({"max_length": max_length, "checkpoint_minutes": checkpoint_minutes, "record": record})
     check_hyper({"precision": precision})
+    examples, renamed = settled_labels(examples, merge_labels)
     check_learnable(examples)
     weights = class_weights_of(examples, class_weights)
     by = Filter(judged=judged, fraction=fraction, percentile=percentile, wording=filter_wording, on=filter_on)
@@ -131,8 +132,8 @@ def survey(
         "model": model,
         "model_hash": identity(pretrained),
         **hyper,
-        "head": "fitted" if is_fitted else "random",
-        "pooling": starts["pooling"] or ("mean" if is_fitted else "first"),
+        "head": start.head,
+        "pooling": start.pooling,
         **(looks if examples.kind == "image" else {}),
         "max_length": max_length,
         "accumulate": None if hyper["accumulate"] == 1 else hyper["accumulate"],
@@ -158,16 +159,16 @@ def survey(
 
             def recorded(data: Examples, folder: Path, stage: str) -> Dynamics:
                 show = None if on_progress is None else partial(on_progress, stage)
-                look = folder == out and record == "training"
                 reads = {"max_length": max_length, **looks, "gradient_checkpointing": gradient_checkpointing}
-                reads |= {"head": config["head"], "pooling": config["pooling"]}
+                reads |= {"head": start.head, "pooling": start.pooling}
                 settings = (hyper, reads, class_weights, record, decided["precision"], checkpoint_minutes)
-                return _recorded(data, folder, pretrained, *settings, show, last_look=look)
+                return _recorded(data, folder, pretrained, *settings, show, whole=folder == out)
 
             dynamics = recorded(examples, out, "mapping")
             verdicts, counts = judge(examples, dynamics, by, out, seed, recorded) if filtered else (None, [])
             figures = {**_figures(dynamics, verdicts), "filter": _filter_figures(by, counts) if filtered else None}
-            figures["notes"] += filter_notes(counts)
+            merging = [merging_line("train", renamed)] if renamed else []
+            figures["notes"] = merging + from_main(partial(_told, out)) + figures["notes"] + filter_notes(counts)
             figures["notes"] += cut_notes(read_cuts(out).made, "erm")
             figures["columns"] = dict(columns or {})
             done = Survey(out, dynamics, verdicts, figures)
@@ -208,11 +209,12 @@ def _recorded(
     checkpoint_minutes: float,
     on_progress: Callable[[Progress], None] | None,
     *,
-    last_look: bool,
+    whole: bool,
 ) -> Dynamics:
     """Return the dynamics of plain training on all examples; a run that was interrupted in `folder` goes on.
 
-    With `last_look` the trained model sees them all once more, which wrong labels are ranked by.
+    Of the `whole` table notes are kept, and the trained model sees it once more, which wrong labels are ranked by,
+    unless it has seen it after each epoch.
     """
     done = folder / RECORDED
     if from_main(done.is_file):
@@ -233,6 +235,7 @@ def _recorded(
     weights = class_weights_of(examples, class_weights)
     data = training_set(examples, packed, weights, augment=reads["augment"]).to(accelerator.device)
     recipe = choose("erm")
+    notes = loaded.notes + verify_mixing(network, packed, recipe, loaded.reader)
     guidance = Guidance(recipe, network, data, accelerator, record=record)
     begin = partial(
         begin_head,
@@ -241,10 +244,11 @@ def _recorded(
         dev=None,
         accelerator=accelerator,
         trained=loaded.trained_head,
+        set_inner=loaded.reads_mean,
         precision=precision,
         on_progress=on_progress,
     )
-    fit(
+    trained = fit(
         network,
         data,
         recipe,
@@ -261,12 +265,21 @@ def _recorded(
         **hyper,
     )
     dynamics = guidance.dynamics(ids=examples.ids, label_names=examples.label_names)
-    if last_look:
+    if whole and record == "training":
         dynamics = dynamics.with_last_look(predict_everywhere(network, packed, accelerator))
     if processes().is_main_process:
+        if whole:
+            write_json(folder / TOLD, notes + trained.notes)
         dynamics.save(done)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return dynamics
+
+
+def _told(folder: Path) -> list[str]:
+    """Return what was noted when the map in a folder was trained, be it before it was interrupted."""
+    file = folder / TOLD
+    found: list[str] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    return found
 
 
 def _figures(dynamics: Dynamics, verdicts: Verdicts | None) -> dict[str, Any]:
@@ -278,6 +291,7 @@ def _figures(dynamics: Dynamics, verdicts: Verdicts | None) -> dict[str, Any]:
         "mean_confidence": float(np.nanmean(dynamics.confidence)),
         "median_aum": float(np.nanmedian(dynamics.aum)),
         "label_issues": int(issues.flagged.sum()),
+        "suspects_withheld": issues.withheld or None,
         "dropped_by_filter": None if verdicts is None else int(verdicts.dropped.sum()),
         "notes": map_notes(dynamics),
     }

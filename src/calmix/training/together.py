@@ -19,7 +19,7 @@ from calmix.training.guiding import Guidance
 from calmix.training.halves import Ready, Run, begun, ended
 from calmix.training.interrupting import Interrupted, interrupts_held
 from calmix.training.keeping import Fit, Keeper
-from calmix.training.loop import Progress, epoch_entry
+from calmix.training.loop import Progress, begin_run_of, epoch_entry
 from calmix.training.optimising import learning_rate, optimizer_for
 from calmix.training.pipeline import stages
 from calmix.training.seeding import seed_for
@@ -123,6 +123,8 @@ def _alike(runs: Sequence[Ready]) -> bool:
         # One of the user's own may look at a batch in ways that only make sense for one run.
         and first.config["recipe"] in RECIPES
         and first.recipe.search is None
+        and first.last_epoch is None
+        and first.hyper["epochs"] > 0
         # Convolutions of several networks are not one product, and fill a GPU by themselves.
         and not reads_pixels(first.network)
         and first.hyper["accumulate"] == 1
@@ -184,6 +186,7 @@ def fit_together(runs: Sequence[Ready]) -> list[Fit | Exception] | None:
     first, hyper = runs[0], runs[0].hyper
     began = time.monotonic()
     models = [run.network.to(first.accelerator.device) for run in runs]
+    beginnings = [None if run.begin is None else run.begin() for run in runs]
     rates = {name: hyper[name] for name in ("lr", "weight_decay")}
     optimizers = [optimizer_for(hyper["optimizer"], model.parameters(), **rates) for model in models]
     guidance, seeds = SideBySide([run.guidance for run in runs]), [run.hyper["seed"] for run in runs]
@@ -203,8 +206,11 @@ def fit_together(runs: Sequence[Ready]) -> list[Fit | Exception] | None:
     if not stepper.lowered.agrees(_sample(first)):
         return None
     keepers = [Keeper(run.network, stepper, run.folder, minutes=math.inf) for run in runs]
-    for keeper in keepers:
+    for keeper, run, start in zip(keepers, runs, beginnings, strict=True):
         keeper.run.beside = len(runs) - 1
+        if start is not None:
+            begin_run_of(keeper, start, run.dev, run.hyper["select"], math.inf, None)
+            keeper.run.notes.append(start.note)
     failed: dict[int, Exception] = {}
     layout = partial(epoch_steps_together, first.data, first.recipe, batch_size=hyper["batch_size"], seeds=seeds)
     per_epoch = sum(1 for _ in layout(0, signals=[run.guidance.columns for run in runs]))
@@ -232,7 +238,7 @@ def fit_together(runs: Sequence[Ready]) -> list[Fit | Exception] | None:
     for keeper in keepers:
         keeper.restore_best()
         keeper.model.eval()
-        keeper.run.seconds, keeper.run.notes = seconds, stepper.notes
+        keeper.run.seconds, keeper.run.notes = seconds, [*keeper.run.notes, *stepper.notes]
     return [failed.get(place) or keeper.run for place, keeper in enumerate(keepers)]
 
 

@@ -3,13 +3,13 @@ const CELLS = 256;
 const MARGIN = { left: 44, right: 12, top: 12, bottom: 40 };
 
 class Cloud {
-  constructor(canvas, x, y) {
+  constructor(canvas, x, y, { right, bottom, top }) {
     this.canvas = canvas;
     this.context = canvas.getContext("2d", { alpha: false });
     this.x = x;
     this.y = y;
-    const reach = (values) => values.reduce((most, v) => (v > most ? v : most), 0);
-    this.whole = { x0: 0, x1: Math.max(0.05, reach(x) * 1.04), y0: 0, y1: 1.02 };
+    // Points on the frame are whole.
+    this.whole = { x0: 0, x1: right + 0.02 * right, y0: bottom, y1: top + 0.02 * (top - bottom) };
     this.view = { ...this.whole };
     this.stride = 1;
     this.index();
@@ -31,7 +31,7 @@ class Cloud {
   }
 
   column(x) { return Math.max(0, Math.min(CELLS - 1, Math.floor((x / this.whole.x1) * CELLS))); }
-  row(y) { return Math.max(0, Math.min(CELLS - 1, Math.floor((y / this.whole.y1) * CELLS))); }
+  row(y) { return Math.max(0, Math.min(CELLS - 1, Math.floor(((y - this.whole.y0) / (this.whole.y1 - this.whole.y0)) * CELLS))); }
 
   resize() {
     const box = this.canvas.getBoundingClientRect();
@@ -90,7 +90,7 @@ class Cloud {
   // The rows in a box of data that pass `wanted`.
   inside(x0, x1, y0, y1, wanted) {
     const found = [], { x, y } = this;
-    for (let r = this.row(Math.max(0, y0)); r <= this.row(y1); r++) {
+    for (let r = this.row(y0); r <= this.row(y1); r++) {
       for (let k = this.starts[this.column(x0) + CELLS * r]; k < this.starts[this.column(x1) + CELLS * r + 1]; k++) {
         const i = this.order[k];
         if (x[i] >= x0 && x[i] <= x1 && y[i] >= y0 && y[i] <= y1 && wanted(i)) found.push(i);

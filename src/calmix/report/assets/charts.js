@@ -67,23 +67,25 @@ function cloudPanel(title, points, { x, y, plainX = false, diagonal = false }) {
 
 function drawCurves(into, tables, curves) {
   const { epochs, panels, best } = curves;
+  // Epoch 0 is before fine-tuning: another model, whose head has its full size, and so a point of its own.
+  const named = (epoch) => (epoch === 0 ? "before fine-tuning" : `epoch ${epoch}`);
   for (const [title, series] of Object.entries(panels)) {
     const values = Object.values(series).flat().filter((v) => v !== null);
     const isShare = title !== "loss";
     const high = Math.max(...values) * 1.05 || 1, low = title === "accuracy" ? Math.max(0, Math.min(...values) - 0.05) : 0;
     const shownEpochs = epochs.length > 8 ? ticks(epochs[0], epochs.at(-1), 6).filter(Number.isInteger) : epochs;
-    const plot = frame({ height: 220, x: [epochs[0] - 0.3, epochs.at(-1) + 0.3], y: [low, high], xLabel: "epoch", xTicks: shownEpochs, yTicks: ticks(low, high, 4), yText: isShare ? share : String, label: `${title} by epoch; the numbers are in the table below` });
-    if (best) plot.svg.append(shape("line", { class: "mark", x1: plot.X(best), x2: plot.X(best), y1: plot.ceiling, y2: plot.floor }, shape("title", {}, `kept: epoch ${best}`)));
+    const plot = frame({ height: 220, x: [epochs[0] - 0.3, epochs.at(-1) + 0.3], y: [low, high], xLabel: "epoch", xTicks: shownEpochs, xText: (v) => (v === 0 ? "before" : String(v)), yTicks: ticks(low, high, 4), yText: isShare ? share : String, label: `${title} by epoch; the numbers are in the table below` });
+    if (best !== null) plot.svg.append(shape("line", { class: "mark", x1: plot.X(best), x2: plot.X(best), y1: plot.ceiling, y2: plot.floor }, shape("title", {}, `kept: ${named(best)}`)));
     const keys = Object.entries(series).map(([name, ys], s) => {
       const points = ys.map((v, i) => (v === null ? null : [plot.X(epochs[i]), plot.Y(v), epochs[i], v])).filter(Boolean);
-      plot.svg.append(shape("path", { class: `line s${s}`, d: path(points) }));
-      for (const [x, y, epoch, v] of points) plot.svg.append(dot(x, y, s, `${name}, epoch ${epoch}: ${isShare ? percent(v) : fixed(v)}`));
+      plot.svg.append(shape("path", { class: `line s${s}`, d: path(points.filter(([, , epoch]) => epoch > 0)) }));
+      for (const [x, y, epoch, v] of points) plot.svg.append(dot(x, y, s, `${name}, ${named(epoch)}: ${isShare ? percent(v) : fixed(v)}`));
       return key(s, name);
     });
-    if (best) keys.push(element("span", {}, `dotted: epoch ${best} was kept`));
+    if (best !== null) keys.push(element("span", {}, best === 0 ? "dotted: the model from before fine-tuning was kept" : `dotted: epoch ${best} was kept`));
     into.append(element("figure", {}, element("h3", {}, title), plot.svg, element("figcaption", {}, keys)));
   }
   const names = Object.values(panels).flatMap((series) => Object.keys(series));
   const columns = Object.values(panels).flatMap((series) => Object.values(series));
-  tables.append(table("By epoch", ["epoch", ...names], epochs.map((epoch, i) => [epoch, ...columns.map((ys) => fixed(ys[i], 4))])));
+  tables.append(table("By epoch", ["epoch", ...names], epochs.map((epoch, i) => [epoch === 0 ? "before fine-tuning" : epoch, ...columns.map((ys) => fixed(ys[i], 4))])));
 }

@@ -75,7 +75,7 @@ async function showExplorer() {
   for (const row of samples.suspects) samples.suspect[row] = 1;
   const decisions = new Decisions(data.key, samples, data.columns);
   const canvas = byId("points"), overlay = byId("overlay"), hover = byId("hover");
-  const cloud = new Cloud(canvas, samples.variability, samples.confidence);
+  const cloud = new Cloud(canvas, samples.variability, samples.confidence, data.samples.axes);
   const style = new Uint8Array(n), passes = new Uint8Array(n).fill(1);
   let palette = [], shown = n, selected = [], tab = "suspects", page = 0, list = [], lasso = null, lowered = null, spot = -1;
   const wanted = (row) => passes[row] === 1;
@@ -187,7 +187,7 @@ async function showExplorer() {
     byId("back").disabled = page === 0;
     byId("forth").disabled = from + PAGE >= list.length;
     const filtered = shown < n;
-    const empty = { suspects: filtered && samples.suspects.length ? `None of the ${count(samples.suspects.length)} suspects passes the filters above.` : "No label looks wrong.", selected: filtered && selected.length ? "No selected sample passes the filters above." : "Draw around points with the lasso to read them here.", view: filtered ? "Nothing in view passes the filters above." : "Nothing is in view.", marked: "Nothing is marked yet." };
+    const empty = { suspects: filtered && samples.suspects.length ? `None of the ${count(samples.suspects.length)} suspects passes the filters above.` : data.samples.withheld ? `No label is called wrong: ${data.samples.withheld}.` : "No label looks wrong.", selected: filtered && selected.length ? "No selected sample passes the filters above." : "Draw around points with the lasso to read them here.", view: filtered ? "Nothing in view passes the filters above." : "Nothing is in view.", marked: "Nothing is marked yet." };
     byId("list").replaceChildren(...(rows.length ? rows.map(item) : [element("li", { class: "empty" }, empty[tab])]));
     byId("panel").scrollTop = 0;
     tally();

@@ -60,10 +60,17 @@ async function showSelective() {
     marker.children[1].setAttribute("cx", plot.X(rows / n));
     marker.children[1].setAttribute("cy", plot.Y(Math.min(1, risk(rows))));
   };
+  // All the digits that were asked for: 99.9 % is not 100 %.
+  const level = (value) => `${Number((100 * value).toPrecision(4))} %`;
   if (guarantee) {
     byId("guarantee").textContent = guarantee.threshold === null
-      ? `An accuracy of ${percent(guarantee.accuracy, 0)} cannot be promised: the rows kept for it are too few, or too many of them were answered wrongly.`
-      : `Confidence of at least ${fixed(guarantee.threshold)} keeps accuracy at ${percent(guarantee.accuracy, 0)} or above, certain to ${percent(1 - guarantee.error, 0)}, on data like the rows kept for that.`;
+      ? `An accuracy of ${level(guarantee.accuracy)} cannot be promised: the rows kept for it are too few, or too many of them were answered wrongly.`
+      : `Confidence of at least ${fixed(guarantee.threshold)} keeps accuracy at ${level(guarantee.accuracy)} or above, certain to ${percent(1 - guarantee.error, 0)}, on data like the rows kept for that.`;
+    const { constant, possible } = data.promises || {};
+    if (constant && constant.accuracy >= guarantee.accuracy)
+      byId("guarantee").textContent += ` That says nothing: always answering “${constant.label}” keeps it, too (${percent(constant.accuracy, 0)} of these rows).`;
+    if (possible)
+      byId("guarantee").textContent += ` What can be promised from these rows: ${level(possible.accuracy)} on ${percent(possible.coverage, 0)} of the texts.`;
   }
   chosen.addEventListener("change", draw);
   draw();
