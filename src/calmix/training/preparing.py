@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from calmix.data import Examples, hygiene_lines, read_examples, split_examples
 from calmix.data.columns import with_usual
+from calmix.data.hygiene import dev_lines
 from calmix.data.label_twins import merged_labels, merging_line, settled_labels
 from calmix.data.origin import few, shown
 from calmix.data.reusing import reused
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from calmix.training.teachers import Teachers
 
 __all__ = ["ClassWeights", "Sets", "Source", "check_learnable", "class_weights_of", "prepare_sets"]
-
-# Below so many rows, a calibration error is noise for the most part.
-_FEW = 200
 
 Source = str | Path | Examples
 ClassWeights = str | Mapping[str, float]
@@ -95,8 +93,7 @@ def prepare_sets(
     if guard:
         choose, kept = split_examples(choose, dev_fraction=0.5, seed=seed)
         notes.append(f"guard: {len(kept)} rows of the dev data kept for the guarantee ({len(choose)} stay)")
-    if len(choose) < _FEW:
-        notes.append(f"dev: {len(choose)} rows are few to fit a temperature on: take the scaled figures as rough")
+    notes += dev_lines(learn, choose)
     looked_at = ({} if test is None else {"test": test}) | {f"ood-{name}": source for name, source in ood.items()}
     judged = {name: _read(source, reads, like=learn, name=name, notes=notes) for name, source in looked_at.items()}
     others = {"dev": choose, **judged}
