@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FOLDS", "ClassWeights", "Sets", "Source", "check_learnable", "class_weights_of", "prepare_sets"]
 
-<<<<<<< HEAD
-# Below so many rows, a calibration error is noise for the most part.
-_FEW = 200
 # What is split off where nobody says how much.
 _DEV_FRACTION = 0.1
 # Fewer rows than these in all, or of a class (unless they are many all the same), are not split.
@@ -31,8 +28,6 @@ _FEW_ROWS, _FEW_OF_A_CLASS, _NOT_FEW = 1_000, 10, 5_000
 FOLDS = 3
 """Parts of so few rows that none are set aside: the networks trained on two of three cost two runs more."""
 
-=======
->>>>>>> checks
 Source = str | Path | Examples
 ClassWeights = str | Mapping[str, float]
 
