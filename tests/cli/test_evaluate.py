@@ -38,6 +38,20 @@ def test_the_table_has_intervals_and_a_warning_for_few_rows(calmix: Any, trained
     assert "under 200 rows" in ended.err
 
 
+def test_recall_and_precision_of_a_rare_label_are_shown_and_kept(calmix: Any, place: Path) -> None:
+    rows = [
+        f"{name},{p},{1 - p:.1f}"
+        for name, p, n in (("ham", 0.9, 98), ("spam", 0.8, 1), ("spam", 0.3, 1))
+        for _ in range(n)
+    ]
+    (place / "said.csv").write_text("\n".join(["label,p_ham,p_spam", *rows]) + "\n")
+    ended = calmix("evaluate", "--predictions", "said.csv", "--out", "judged")
+    assert ended.code == 0, ended.err
+    assert ["said.csv", "spam", "2", "50.0%", "100.0%"] in [line.split() for line in ended.out.splitlines()]
+    (kept,) = json.loads((place / "judged" / "metrics.json").read_text())["splits"].values()
+    assert kept["after"]["rare"] == [{"label": "spam", "rows": 2, "recall": 0.5, "precision": 1.0}]
+
+
 def test_groups_are_measured_on_their_own(calmix: Any, trained: Path, place: Path) -> None:
     (place / "grouped.csv").write_text(
         "text,label,who\nthe cat,animal,ann\nbread,food,[bold]bob\nrain,weather,ann\nsnow,weather,\n"

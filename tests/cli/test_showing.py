@@ -150,6 +150,31 @@ def test_a_bar_says_nothing_about_a_loss_before_there_is_one(terminal: Terminal)
     assert "5/30  loss 0.5000  100 samples/s" in drawn
 
 
+def _split(rare: list[tuple[str, int, float, float | None]]) -> dict[str, Any]:
+    plain = {"n": 1000, "accuracy": 0.998, "ece": 0.01, "oe": 0.0, "nll": 0.02}
+    keys = ("label", "rows", "recall", "precision")
+    return {"before": plain, "after": plain | {"rare": [dict(zip(keys, one, strict=True)) for one in rare]}}
+
+
+def test_rare_labels_stand_below_the_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    figures_table({"dev": _split([("early", 1, 1.0, 1.0)]), "test": _split([("fraud", 20, 0.05, None)])})
+    shown = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "data rare label rows recall precision" in shown
+    assert "test fraud 20 5.0% –" in shown
+    assert not any("early" in line for line in shown)  # dev data chose the epoch
+    figures_table({"dev": _split([("early", 1, 1.0, 1.0)])})
+    assert "early" in capsys.readouterr().out
+    figures_table({"dev": _split([]), "test": _split([])})
+    assert "rare" not in capsys.readouterr().out
+
+
+def test_of_many_rare_labels_the_worst_are_shown_and_the_others_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    figures_table({"test": _split([(f"c{k}", 4, k / 10, 0.5) for k in range(8)])})
+    out = capsys.readouterr().out
+    assert [f"c{k}" in out for k in range(8)] == [True] * 5 + [False] * 3
+    assert "and 3 more rare labels, found more often (--json lists all)\n" in out
+
+
 @pytest.mark.parametrize(
     ("threshold", "words"),
     [

@@ -108,6 +108,16 @@ def test_labels_that_look_like_one_are_said(one, other, rows, alike):
     assert lines == ([said] if alike else [])
 
 
+def test_many_labels_that_look_like_one_are_one_line():
+    names = [name for letter in "abcde" for name in (f"kind {letter}{letter}", *[f"Kind {letter}{letter}"] * 6)]
+    examples = Examples.from_texts([f"text {i}" for i in range(len(names))], names)
+    (line,) = hygiene_lines(examples, {})
+    assert line.startswith(
+        "train: 5 pairs of labels look like one, written in two ways: 'kind aa' (1 row) and 'Kind aa'"
+    )
+    assert line.endswith("'kind cc' (1 row) and 'Kind cc' (6 rows), and 2 more")
+
+
 def test_a_part_that_is_not_read_is_said(tmp_path):
     file = tmp_path / "a.jsonl"
     rows = [{"q": f"text {k}", "endings": [f"a{k}", "b"], "label": k} for k in (0, 1)]

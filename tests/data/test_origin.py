@@ -1,6 +1,6 @@
 import pytest
 
-from calmix.data.origin import Origin, closest, listed, neighbour, shown
+from calmix.data.origin import Origin, closest, few, listed, neighbour, shown
 from calmix.errors import InputError
 
 
@@ -17,6 +17,14 @@ def test_long_values_are_cut():
 def test_long_lists_are_cut_and_counted():
     assert listed("abcd", limit=2) == "'a', 'b' and 2 more"
     assert listed("ab", limit=2) == "'a', 'b'"
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [("a", "a"), ("abc", "a, b, c"), ("abcd", "a, b, c, and 1 more"), ("abcdefg", "a, b, c, and 4 more")],
+)
+def test_of_several_things_three_are_told_and_the_others_counted(told, line):
+    assert few(list(told)) == line
 
 
 def test_a_similar_name_is_suggested_whatever_its_case():

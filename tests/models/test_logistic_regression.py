@@ -9,10 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from memory import Largest
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn import linear_model
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from calmix.models import logistic_regression
 from calmix.models.logistic_regression import (
@@ -270,20 +270,6 @@ def test_it_is_decided_by_the_rows(kind: str) -> None:
     first, again = (fit_logistic_regression(design_of(kind)) for _ in range(2))
     assert torch.equal(first.weight, again.weight)
     assert torch.equal(first.bias, again.bias)
-
-
-class Largest(TorchDispatchMode):
-    """Notes the size of the largest tensor that is made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.size = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor):
-            self.size = max(self.size, out.numel())
-        return out
 
 
 @pytest.fixture

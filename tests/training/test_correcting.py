@@ -109,6 +109,7 @@ def test_a_guarantee_is_made_on_the_other_half(classifier: Classifier, tmp_path:
     assert beside.recalibrator is not None
     assert figures["guarantee"]["threshold"]["accuracy"] == 0.4
     assert figures["promises"]["rows"] == 75
+    assert [one["label"] for one in figures["splits"]["fit"]["after"]["rare"]] == ["food"]  # 8 of 75
 
 
 def test_a_guarantee_that_these_rows_can_never_give_is_said_before_anything_is_predicted(

@@ -125,7 +125,7 @@ def test_as_worded_every_sample_of_the_region_is_judged_by_one_of_c_plus_1_runs(
     assert sum(one.dropped for one in counts) == verdicts.dropped.sum() > 0
     # Of one class nothing is left: that is said.
     assert [one.labels_lost for one in counts] == [(examples.label_names[0],)] * 2
-    said = f"every easy sample with the label {examples.label_names[0]} is dropped"
+    said = f"every easy sample with the label {examples.label_names[0]!r} is dropped"
     assert [said in note for note in filter_notes(counts)] == [True, False]
 
 

@@ -312,6 +312,14 @@ def test_a_dry_run_estimates_and_writes_nothing(quick: Any, tmp_path: Path) -> N
     assert run.metrics["rows"] == {"train": 24, "dev": 12}
 
 
+def test_rare_classes_have_figures_of_their_own_after_temperature(quick: Any) -> None:
+    test = tiny.examples(90, seed=2)
+    few = test.take(np.flatnonzero((test.labels != 1) | (np.arange(90) < 6)))
+    splits = quick(test=few).metrics["splits"]
+    assert [(one["label"], one["rows"]) for one in splits["test"]["after"]["rare"]] == [("food", 2)]
+    assert splits["dev"]["after"]["rare"] == []
+
+
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_a_guarantee_that_its_rows_can_never_give_is_said_before_training(quick: Any, dry_run: bool) -> None:
     heard: list[str] = []

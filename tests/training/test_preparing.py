@@ -64,7 +64,14 @@ def test_what_does_not_fit_is_refused(changes: Any, message: str) -> None:
 
 def test_a_label_that_no_training_row_has_is_noted() -> None:
     data = Examples.from_texts(["a", "b", "c", "d"], ["x", "y", "x", "y"], label_names=["x", "y", "rare"])
-    assert "train: no row left with label rare" in prepared(data, dev=data).notes
+    assert "train: no row left with label 'rare'" in prepared(data, dev=data).notes
+
+
+def test_of_many_labels_that_no_training_row_has_three_are_named() -> None:
+    names = ["x", "y", *(f"rare {k}" for k in range(46))]
+    data = Examples.from_texts(["a", "b", "c", "d"], ["x", "y", "x", "y"], label_names=names)
+    said = "train: no row left with label 'rare 0', 'rare 1', 'rare 2', and 43 more"
+    assert said in prepared(data, dev=data).notes
 
 
 def test_texts_that_training_and_test_share_are_noted() -> None:

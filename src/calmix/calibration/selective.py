@@ -112,8 +112,7 @@ def rows_needed(accuracy: float, *, error: float = 0.05) -> int:
 
 def best_within_reach(rows: int, *, error: float = 0.05) -> float:
     """The highest accuracy that so many rows could certify, all sure and all right, in whole percent rounded down."""
-    reached = math.pow(error / len(_STARTS), 1 / max(1, rows))
-    return math.floor(100 * reached) / 100
+    return math.floor(100 * math.exp(math.log(error / len(_STARTS)) / max(1, rows))) / 100
 
 
 def binomial_tail(successes: int, trials: int, probability: float) -> float:

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calmix.cli.parsing import DropoutRate, Members, Passes, check_once, check_order, predictor, unfamiliar
-from calmix.cli.showing import interval_table, note, print_json, unfamiliar_table, verdict_lines, working_bar
+from calmix.cli.showing import (
+    interval_table,
+    note,
+    print_json,
+    rare_table,
+    unfamiliar_table,
+    verdict_lines,
+    working_bar,
+)
 from calmix.errors import InputError
 
 if TYPE_CHECKING:
@@ -91,6 +99,7 @@ def evaluate(
         print_json(figures)
         return
     interval_table(figures)
+    rare_table(figures)
     if apart is not None:
         unfamiliar_table(figures)
     _print_rest(folder, page)
@@ -122,13 +131,16 @@ def _note_seen(models: list[str], sources: dict[str, Any]) -> None:
 def _measured(name: str, found: Any, bins: int) -> dict[str, Any]:
     """Return the figures of one file, and those of its groups."""
     from calmix.training import intervals, json_safe, measure, measure_groups
+    from calmix.training.rare_classes import rare_classes
 
-    probs, labels, groups, *_ = found
+    probs, labels, groups, kept, *_ = found
     try:
         figures: dict[str, Any] = measure(probs, labels, bins=bins)
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     figures["intervals"] = intervals(probs, labels, bins=bins)
+    names = [column.removeprefix("p_") for column in kept.column_names if column.startswith("p_")]
+    figures["rare"] = rare_classes(probs, labels, names)
     if groups is not None:
         figures["groups"] = measure_groups(probs, labels, groups, bins=bins)
     return dict(json_safe(figures))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _BARS: list["Console"] = []
 # Columns of a terminal: what no table needs, and what a name keeps however narrow it is.
 _WIDEST, _SHORTEST = 10_000, 12
+# Rare labels that are shown of a data set; and the sets that are passed over where there are others.
+_RARE, _ASIDE = 5, ("dev", "guard", "fit")
 
 __all__ = [
     "console_for",
@@ -32,6 +34,7 @@ __all__ = [
     "print_json",
     "print_side_by_side",
     "print_table",
+    "rare_table",
     "separation_table",
     "training_bar",
     "unfamiliar_table",
@@ -95,6 +98,23 @@ def figures_table(splits: Mapping[str, Mapping[str, Mapping[str, float]]]) -> No
             row += [_percent(before[key]), _percent(after[key])]
         rows.append(((plain(name),), [*row, _number(before["nll"]), _number(after["nll"])]))
     print_table(("data",), ("rows", "accuracy", "ECE", "scaled", "OE", "scaled", "NLL", "scaled"), rows)
+    judged = [name for name in splits if name not in _ASIDE] or list(splits)[:1]
+    rare_table({name: splits[name]["after"] for name in judged})
+
+
+def rare_table(figures: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print recall and precision of the rare classes of each data set, those found least often; nothing if none is."""
+    rows = []
+    for name, found in figures.items():
+        for one in found.get("rare", [])[:_RARE]:
+            cells = [f"{one['rows']:,}", _percent(one["recall"]), _percent(one["precision"])]
+            rows.append(((plain(name), plain(one["label"])), cells))
+    if not rows:
+        return
+    print_table(("data", "rare label"), ("rows", "recall", "precision"), rows)
+    more = sum(max(0, len(found.get("rare", [])) - _RARE) for found in figures.values())
+    if more:
+        print(f"and {more:,} more rare {'label' if more == 1 else 'labels'}, found more often (--json lists all)")
 
 
 def generations_table(generations: Sequence[Mapping[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from calmix.data.columns import unread_parts
 from calmix.data.examples import Examples
 from calmix.data.keys import folded_keys, groups_of, same_label
 from calmix.data.label_twins import counted
-from calmix.data.origin import shown
+from calmix.data.origin import few, shown
 
 __all__ = [
     "Duplicates",
@@ -125,8 +125,11 @@ def hygiene_lines(train: Examples, others: Mapping[str, Examples]) -> list[str]:
             lines.append(
                 f"train: {shown(name)} is not read: if it is a part of what is classified, name it with {option}"
             )
-    for rare, common in labels_alike(train):
-        lines.append(f"train: the labels {rare} and {common} look like one, written in two ways")
+    alike = [f"{rare} and {common}" for rare, common in labels_alike(train)]
+    if len(alike) == 1:
+        lines.append(f"train: the labels {alike[0]} look like one, written in two ways")
+    elif alike:
+        lines.append(f"train: {len(alike)} pairs of labels look like one, written in two ways: {few(alike)}")
     of_train = folded_keys(train.table)
     copies = _copies(of_train, train.labels)
     if copies.rows:

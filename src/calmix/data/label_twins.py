@@ -9,12 +9,10 @@ from numpy.typing import NDArray
 
 from calmix.data.examples import Examples
 from calmix.data.keys import same_label
-from calmix.data.origin import Origin, shown
+from calmix.data.origin import Origin, few, shown
 
 __all__ = ["Renamed", "counted", "merged_labels", "merging_line", "settled_labels", "twin_labels"]
 
-# Names that a line tells before it counts the rest.
-_TOLD = 3
 _WAYS = (
     "--merge-labels makes one of each, the commonest spelling; --keep-labels trains them as different (in Python: "
     "merge_labels=True or False)"
@@ -72,18 +70,16 @@ def settled_labels(
     if merge is None and (twins := twin_labels(examples)):
         counts = _counts(examples)
         alike = [" and ".join(counted(examples.label_names[k], counts[k]) for k in reversed(group)) for group in twins]
-        rest = f", and {len(alike) - _TOLD} more" if len(alike) > _TOLD else ""
         raise Origin(examples.source or "the training set").error(
-            f"labels differ in case or blanks alone: {', '.join(alike[:_TOLD])}{rest}; {ways}"
+            f"labels differ in case or blanks alone: {few(alike)}; {ways}"
         )
     return examples, []
 
 
 def merging_line(name: str, renamed: Sequence[Renamed]) -> str:
     """What to tell of a data set whose labels were merged: which, and how many rows."""
-    told = [f"{counted(each.old, each.rows)} into {_visible(each.new)}" for each in renamed[:_TOLD]]
-    rest = f", and {len(renamed) - _TOLD} more" if len(renamed) > _TOLD else ""
-    return f"{name}: merged labels of {_rows(sum(each.rows for each in renamed))}: {', '.join(told)}{rest}"
+    told = [f"{counted(each.old, each.rows)} into {_visible(each.new)}" for each in renamed]
+    return f"{name}: merged labels of {_rows(sum(each.rows for each in renamed))}: {few(told)}"
 
 
 def counted(name: str, rows: int) -> str:

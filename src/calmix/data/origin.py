@@ -10,7 +10,7 @@ from pathlib import Path
 
 from calmix.errors import InputError
 
-__all__ = ["Origin", "check_no_address", "closest", "listed", "neighbour", "shown"]
+__all__ = ["Origin", "check_no_address", "closest", "few", "listed", "neighbour", "shown"]
 
 
 def shown(value: object, *, limit: int = 60) -> str:
@@ -24,6 +24,12 @@ def listed(values: Iterable[object], *, limit: int = 20) -> str:
     values = list(values)
     rest = f" and {len(values) - limit} more" if len(values) > limit else ""
     return ", ".join(shown(value) for value in values[:limit]) + rest
+
+
+def few(told: Sequence[str], *, limit: int = 3) -> str:
+    """The first `limit` of several things to tell, comma-separated, and how many more there are."""
+    rest = f", and {len(told) - limit} more" if len(told) > limit else ""
+    return ", ".join(told[:limit]) + rest
 
 
 def closest(name: str, known: Sequence[str]) -> str:

@@ -57,7 +57,8 @@ class _Vectors:
 
     def put(self, where: Tensor, vectors: Tensor) -> None:
         if self.values is None:
-            self.values = torch.empty(self.total, vectors.shape[1], device=vectors.device)
+            with torch.inference_mode(False):  # or it could be used nowhere else
+                self.values = torch.empty(self.total, vectors.shape[1], device=vectors.device)
         self.values[where.to(vectors.device)] = vectors.float()
         self.filled += len(where)
 

@@ -117,6 +117,8 @@ class Loading:
     tokenizer: Any
     trained_head: bool
     """Whether its head comes from the checkpoint, trained for these very labels."""
+    is_bare: bool = False
+    """Whether the checkpoint has no head at all: what is before the head was never trained to serve one."""
 
 
 def load_for_training(
@@ -167,7 +169,7 @@ def load_with_head(
     trained = not is_new and (choices or keep_head(model, before, label_names))
     if not trained and pooling == "mean":
         add_mean_pooling(model)
-    return Loading(model, tokenizer, trained)
+    return Loading(model, tokenizer, trained, is_new)
 
 
 def known_labels(config: Any) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from calmix.training.folder import claim_empty
 from calmix.training.mapping import TEXTS
 from calmix.training.optimising import check_hyper
 from calmix.training.promises import promise_figures, promise_notes
+from calmix.training.rare_classes import rare_classes
 
 __all__ = ["Method", "calibrate", "guarded", "save_whole", "trained_on"]
 
@@ -80,10 +81,11 @@ def calibrate(
         fitted = _KINDS[method](logits[rows["fit"]], examples.labels[rows["fit"]])
         figures: dict[str, Any] = {"method": method, "splits": {}}
         for name, chosen in rows.items():
-            labels = examples.labels[chosen]
+            labels, probs = examples.labels[chosen], np.asarray(fitted(logits[chosen]))
+            after: dict[str, Any] = {**measure(probs, labels, bins=bins)}
             figures["splits"][name] = {
                 "before": measure(classifier.beside.probabilities(logits[chosen]), labels, bins=bins),
-                "after": measure(np.asarray(fitted(logits[chosen])), labels, bins=bins),
+                "after": after | {"rare": rare_classes(probs, labels, examples.label_names)},
             }
         beside = Beside()
         if guarantee is not None:

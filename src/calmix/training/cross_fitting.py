@@ -1,5 +1,6 @@
 """A dev set for few rows: each is predicted by a network that was trained on the others."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from calmix.calibration import Temperature
 from calmix.data import Examples
 from calmix.mixing import Recipe
 from calmix.models import Augment
@@ -22,7 +24,7 @@ from calmix.training.launching import accelerator_for, from_main, processes
 from calmix.training.loop import Progress, fit
 from calmix.training.networks import Loaded
 from calmix.training.preparing import ClassWeights, Sets, class_weights_of
-from calmix.training.selecting import Selection, dev_figures, joint, score
+from calmix.training.selecting import Selection, dev_figures, joint
 from calmix.training.state import latest, save_state
 
 __all__ = ["FoldLogits", "FoldTraining", "cross_fit", "folds_of_head"]
@@ -39,9 +41,24 @@ class FoldLogits:
     labels: NDArray[np.int64]
 
     def best_epoch(self, select: Selection) -> int:
-        """Return the epoch after which they were best; the last one, where that is to be kept."""
-        worth = {epoch: score(dev_figures(logits, self.labels), select) for epoch, logits in self.by_epoch.items()}
-        return max(worth, key=lambda epoch: (worth[epoch], epoch))
+        """Return the last epoch that is not clearly worse than the best: by more than one standard error, over rows.
+
+        Of so few rows the best one is mostly luck, and a network that has learnt for longer knows more.
+        """
+        losses = {epoch: self._losses(logits, select) for epoch, logits in self.by_epoch.items()}
+        best = min(losses.values(), key=lambda rows: float(rows.mean()))
+        level = [epoch for epoch, rows in losses.items() if not _clearly_above(rows - best)]
+        return max(level)
+
+    def _losses(self, logits: NDArray[np.float32], select: Selection) -> NDArray[np.float64]:
+        """Return each row's loss, as epochs are chosen by."""
+        rows = np.arange(len(self.labels))
+        if select == "none":
+            return np.zeros(len(rows))
+        if select in ("accuracy", "mcc"):
+            return np.asarray(logits.argmax(axis=1) != self.labels, dtype=np.float64)
+        scaled = Temperature.fit(logits, self.labels) if select == "nll-ts" else Temperature(1.0)
+        return np.asarray(-np.log(np.asarray(scaled(logits))[rows, self.labels].clip(1e-30)))
 
     def told_in(self, done: Fit) -> Fit:
         """Return a finished run whose history has, for each epoch, the figures of the folds in the place of dev's."""
@@ -53,6 +70,10 @@ class FoldLogits:
                 figures = {"dev": json_safe(dev_figures(logits, self.labels)), "joint": joint(logits, self.labels)}
             history.append({**entry, **figures})
         return replace(done, history=history)
+
+
+def _clearly_above(differences: NDArray[np.float64]) -> bool:
+    return float(differences.mean()) > float(differences.std()) / math.sqrt(len(differences))
 
 
 def cross_fit(examples: Examples, folds: NDArray[np.int64], train_fold: TrainFold) -> FoldLogits:
@@ -128,7 +149,7 @@ class FoldTraining:
             dev=dev,
             accelerator=accelerator,
             trained=loaded.trained_head,
-            set_inner=self.start.sets_inner(learn.kind),
+            set_inner=loaded.reads_mean,
             choose_by_dev=False,
             precision=self.precision,
         )

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from calmix.data import Examples
+from calmix.data.origin import few, shown
 from calmix.dynamics import Dynamics, Relabelling, aum_filter, easy_and_ambiguous, threshold_runs
 from calmix.dynamics.cartography import check_fraction
 from calmix.dynamics.thresholds import WORDINGS, Wording
@@ -138,9 +139,10 @@ def filter_notes(counts: Sequence[FilterCount]) -> list[str]:
         elif one.dropped == one.judged:
             notes.append(f"filter: all {one.judged:,} {one.region} samples are dropped; try a lower --percentile")
         elif one.labels_lost:
+            lost = few([shown(label) for label in one.labels_lost])
             notes.append(
-                f"filter: every {one.region} sample with the label {', '.join(one.labels_lost)} is dropped: its runs "
-                "have learnt rather which labels are rare than which are wrong; try more --epochs"
+                f"filter: every {one.region} sample with the label {lost} is dropped: its runs have learnt rather "
+                "which labels are rare than which are wrong; try more --epochs"
             )
     return notes
 

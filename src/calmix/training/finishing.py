@@ -17,6 +17,7 @@ from calmix.training.evaluating import intervals, json_safe, measure
 from calmix.training.folder import tidy
 from calmix.training.predictions import lightened, prediction_table
 from calmix.training.promises import promise_figures
+from calmix.training.rare_classes import rare_classes
 
 __all__ = ["finish"]
 
@@ -48,6 +49,7 @@ def finish(
             stage: _measured(scored, examples.labels, config["bins"])
             for stage, scored in (("before", raw), ("after", probs))
         }
+        figures[name]["after"]["rare"] = rare_classes(probs, examples.labels, names)
         table = prediction_table(examples, probs, label_names=names, logits=logits[name])
         write_table(lightened(table) if lean else table, folder / f"predictions-{name}.parquet")
     metrics: dict[str, Any] = {"temperature": scaled.temperature, "splits": figures}

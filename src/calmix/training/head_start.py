@@ -30,10 +30,6 @@ class Start:
     head: HeadStart
     pooling: Pooling
 
-    def sets_inner(self, kind: str) -> bool:
-        """Return whether the dense layer before the head is set for the mean of a text: pairs have none."""
-        return self.pooling == "mean" and kind == "text"
-
 
 def start_for(pretrained: str, head: HeadStart | None, pooling: Pooling | None, *, epochs: int | None = None) -> Start:
     """Return where training a model begins, given what was asked: heads are fitted where there are trained weights."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from calmix.data import Examples, read_table, write_table
 from calmix.data.label_twins import merged_labels
-from calmix.data.origin import neighbour
+from calmix.data.origin import few, neighbour, shown
 from calmix.dynamics import Dynamics, Region, absent_classes, label_issues, regions
 from calmix.errors import InputError
 from calmix.mixing import Recipe
@@ -114,16 +114,10 @@ def map_notes(dynamics: Dynamics) -> list[str]:
     for region in (Region.EASY, Region.AMBIGUOUS) if names else ():
         absent = [names[k] for k in absent_classes(dynamics, np.flatnonzero(codes == region))]
         if absent:
-            third = f"the {region.name.lower()} third of the data map"
-            notes.append(f"map: {third} has no sample of {_few(absent)}")
+            told = few([shown(name) for name in absent])
+            rows = f"{told} rows" if len(absent) == 1 else f"rows labelled {told}"
+            notes.append(f"data map: no {rows} are in the {region.name.lower()} third")
     return notes
-
-
-def _few(names: Sequence[str]) -> str:
-    """Return names, of many the first and how many more."""
-    quoted = [f'"{name}"' for name in names[: len(names) if len(names) <= _NAMED + 1 else _NAMED]]
-    more = len(names) - len(quoted)
-    return ", ".join(quoted) + (f" and {more:,} other labels" if more else "")
 
 
 def check_recorded(source: str | Path) -> None:

@@ -51,6 +51,8 @@ class Loaded:
     notes: list[str]
     trained_head: bool
     """Whether its head comes from the checkpoint, trained for these very labels."""
+    reads_mean: bool = False
+    """Whether its head is to read the mean of a text's tokens: not where the checkpoint's own had learnt otherwise."""
 
 
 def load_network(
@@ -112,11 +114,12 @@ def _for_texts(pretrained: str, sets: Mapping[str, Examples], seed: int, max_len
     if cut := [f"{name}: {p.truncated} of {len(p)}" for name, p in packed.items() if p.truncated]:
         notes = [*notes, f"{', '.join(cut)} texts are longer than {limit} tokens and were cut (--max-length)"]
     config: Any = network.config
+    reads_mean = loading.is_bare and pooling == "mean"
     if depends_on_padding(config):
         kind = config.model_type
         note = f"{kind} answers otherwise to a text beside longer ones: predict texts of one length together, as we do"
         notes = [*notes, note]
-    return Loaded(network, tokenizer, dict(packed), fill_tokens(tokenizer), notes, loading.trained_head)
+    return Loaded(network, tokenizer, dict(packed), fill_tokens(tokenizer), notes, loading.trained_head, reads_mean)
 
 
 def _for_images(

@@ -330,7 +330,7 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
             dev=None if sets.folds is not None else (packed["dev"], sets.dev.labels),
             accelerator=accelerator,
             trained=loaded.trained_head,
-            set_inner=start.sets_inner(whole.kind),
+            set_inner=loaded.reads_mean,
             signals=guidance.given,
             folds=sets.folds if hyper["epochs"] == 0 else None,
             precision=decided["precision"],

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from calmix.data import Examples, fold_examples, hygiene_lines, read_examples, split_examples
 from calmix.data.columns import with_usual
 from calmix.data.label_twins import merged_labels, merging_line, settled_labels
+from calmix.data.origin import few, shown
 from calmix.data.reusing import reused
 from calmix.errors import InputError
 
@@ -129,7 +130,7 @@ def prepare_sets(
     found = learn.labels[learn.labels >= 0]
     missing = [names[k] for k in np.flatnonzero(np.bincount(found, minlength=len(names)) == 0)] if names else []
     if missing and len(found):
-        notes.append(f"train: no row left with label {', '.join(missing)}")
+        notes.append(f"train: no row left with label {few([shown(name) for name in missing])}")
     known = with_usual(columns, usual, list(usual.values()))
     named = {role: name for role, name in known.items() if name is not None}
     return Sets(learn, choose, kept, judged, notes, named, of_rows)

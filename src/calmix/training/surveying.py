@@ -160,7 +160,7 @@ def survey(
             def recorded(data: Examples, folder: Path, stage: str) -> Dynamics:
                 show = None if on_progress is None else partial(on_progress, stage)
                 reads = {"max_length": max_length, **looks, "gradient_checkpointing": gradient_checkpointing}
-                reads |= {"head": start.head, "pooling": start.pooling, "set_inner": start.sets_inner(data.kind)}
+                reads |= {"head": start.head, "pooling": start.pooling}
                 settings = (hyper, reads, class_weights, record, decided["precision"], checkpoint_minutes)
                 return _recorded(data, folder, pretrained, *settings, show, whole=folder == out)
 
@@ -244,7 +244,7 @@ def _recorded(
         dev=None,
         accelerator=accelerator,
         trained=loaded.trained_head,
-        set_inner=reads["set_inner"],
+        set_inner=loaded.reads_mean,
         precision=precision,
         on_progress=on_progress,
     )
