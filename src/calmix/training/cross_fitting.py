@@ -41,7 +41,7 @@ class FoldLogits:
     labels: NDArray[np.int64]
 
     def best_epoch(self, select: Selection) -> int:
-        """Return the last epoch, or 0 if that was clearly better: by more than one standard error, over rows.
+        """Return the last epoch, or 0 if that was clearly better: by more than two standard errors, over rows.
 
         Nothing in between: in the middle of a run networks change fast, and one that learns from all rows is further
         there than those that said this. At the end all have learnt what there is.
@@ -75,7 +75,7 @@ class FoldLogits:
 
 
 def _clearly_above(differences: NDArray[np.float64]) -> bool:
-    return float(differences.mean()) > float(differences.std()) / math.sqrt(len(differences))
+    return float(differences.mean()) > 2 * float(differences.std()) / math.sqrt(len(differences))
 
 
 def cross_fit(examples: Examples, folds: NDArray[np.int64], train_fold: TrainFold) -> FoldLogits:
