@@ -52,6 +52,16 @@ def quick(checkpoint: Callable[..., Path], tmp_path: Path) -> Quick:
 
 
 @pytest.fixture
+def anew(quick: Quick, checkpoint: Callable[..., Path]) -> Quick:
+    """Return `anew(out, **changes)`: such a run of a model without a head for these labels, to which one is fitted."""
+
+    def run(out: str | None = "run", **changes: Any) -> Run:
+        return quick(out, **{"model": checkpoint("bert", classes=4), "head": "fitted"} | changes)
+
+    return run
+
+
+@pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Progress is told, and a checkpoint may be due, after every step."""
     monkeypatch.setattr("calmix.training.loop._POLL", 0.0)

@@ -67,8 +67,9 @@ def begin_head(
     placed(network, accelerator)
     if trained:
         logits = None if dev is None else predict_everywhere(network, dev[0], accelerator)
+        of_rows = None if folds is None else predict_everywhere(network, data.packed, accelerator)
         note = "head: it is trained for these labels already, and is kept"
-        return Beginning(logits, None, 1.0, time.monotonic() - began, note)
+        return Beginning(logits, of_rows, 1.0, time.monotonic() - began, note)
     targets = head_targets(data, signals or {})
     if targets is None:
         return None
