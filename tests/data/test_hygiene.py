@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from calmix.data import Duplicates, Examples, duplicates, hygiene_lines, leakage, read_examples
+from calmix.data.hygiene import dev_lines
 from calmix.errors import InputError
 
 
@@ -53,6 +54,32 @@ def test_rows_of_dev_in_another_set_are_said() -> None:
         "them are too good"
     ]
     assert hygiene_lines(train, {"test": test, "dev": dev.take([0])}) == []
+
+
+@pytest.mark.parametrize(("rows", "what"), [(1, "1 row is"), (199, "199 rows are"), (200, "")])
+def test_few_rows_to_choose_by_are_said(rows: int, what: str) -> None:
+    examples = Examples.from_texts([f"text {i}" for i in range(rows)], ["x"] * rows, label_names=["x", "y"])
+    line = f"dev: {what} few to fit a temperature on: treat the calibrated figures as rough estimates"
+    assert dev_lines(examples, examples) == ([line] if what else [])
+
+
+def test_labels_without_a_row_to_choose_by_are_named() -> None:
+    names = [f"label {k}" for k in range(8)]
+
+    def of(labels: list[str]) -> Examples:
+        return Examples.from_texts([f"text {i}" for i in range(len(labels))], labels, label_names=names)
+
+    train, most = of(names[:7] * 100), names[:6] * 50  # the last label has no row at all
+    assert dev_lines(train, of(most)) == [
+        "dev: no row has the label 'label 6': the epoch and the temperature are chosen without it"
+    ]
+    (line,) = dev_lines(train, of(names[:2] * 150))
+    assert line == (
+        "dev: no row has the label 'label 2', 'label 3', 'label 4', and 2 more: the epoch and the temperature are "
+        "chosen without them"
+    )
+    choices = replace(train, label_names=())
+    assert dev_lines(choices, choices.take(range(300))) == []
 
 
 @pytest.mark.parametrize(

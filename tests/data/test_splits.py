@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calmix.data import Examples, split_examples
+from calmix.data import Examples, fold_examples, split_examples
 from calmix.data.keys import folded_keys
 from calmix.errors import InputError
 
@@ -138,3 +138,94 @@ def test_too_little_to_split_is_an_error_with_a_remedy(texts, labels, message):
 def test_a_share_that_is_none_is_refused(fraction):
     with pytest.raises(InputError, match="between 0 and 1"):
         split_examples(make(), dev_fraction=fraction)
+
+
+# ---- folds
+
+
+def folds_or_none(examples, folds, **options):
+    try:
+        return fold_examples(examples, folds, **options)
+    except InputError:
+        return None
+
+
+@given(TABLES, st.integers(2, 4), st.integers(0, 5))
+def test_each_row_is_in_one_fold_and_copies_are_in_the_same(rows, folds, seed):
+    examples = Examples.from_texts(*zip(*rows, strict=True))
+    found = folds_or_none(examples, folds, seed=seed)
+    if found is None:
+        return
+    assert found.shape == (len(examples),)
+    assert set(found) - {-1} == set(range(folds))
+    of_text = {}
+    for key, fold in zip(folded_keys(examples.table), found.tolist(), strict=True):
+        assert of_text.setdefault(key, fold) == fold
+
+
+@given(TABLES, st.integers(2, 4), st.randoms(), st.integers(0, 5))
+def test_who_is_in_which_fold_does_not_depend_on_the_order_of_the_rows(rows, folds, random, seed):
+    def of_rows(rows):
+        examples = Examples.from_texts(*zip(*rows, strict=True))
+        found = folds_or_none(examples, folds, seed=seed)
+        return None if found is None else dict(zip(folded_keys(examples.table), found.tolist(), strict=True))
+
+    assert of_rows(rows) == of_rows(random.sample(rows, len(rows)))
+
+
+@given(TABLES, st.integers(2, 4))
+def test_the_texts_of_a_label_are_spread_evenly_and_an_only_one_is_in_no_fold(rows, folds):
+    examples = Examples.from_texts(*zip(*rows, strict=True))
+    found = folds_or_none(examples, folds)
+    if found is None:
+        return
+    labels_of, fold_of = {}, {}
+    for key, label, fold in zip(folded_keys(examples.table), examples.labels.tolist(), found.tolist(), strict=True):
+        labels_of.setdefault(key, []).append(label)
+        fold_of[key] = fold
+    # The label of a text is the one it has most often, of several the first.
+    major = {key: max(sorted(set(labels)), key=labels.count) for key, labels in labels_of.items()}
+    for label in set(major.values()):
+        texts = [key for key in major if major[key] == label]
+        sizes = Counter(fold_of[key] for key in texts)
+        if len(texts) == 1:
+            assert list(sizes) == [-1]
+        else:
+            assert -1 not in sizes
+            assert max(sizes.values()) - min(sizes.get(fold, 0) for fold in range(folds)) <= 1
+    together = Counter(fold for fold in fold_of.values() if fold >= 0)
+    assert max(together.values()) - min(together.values()) <= 1
+
+
+def test_folds_have_the_same_shares_of_labels():
+    found = fold_examples(make(60, classes=4), 3)
+    labels = make(60, classes=4).labels
+    for fold in range(3):
+        assert np.bincount(labels[found == fold]).tolist() == [5] * 4
+
+
+def test_the_seed_decides_who_is_in_which_fold():
+    first, again, other = (fold_examples(make(60), 3, seed=seed).tolist() for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+def test_of_choices_the_place_of_the_right_one_is_not_balanced_but_rows_are():
+    table = pa.table(
+        {"id": [str(i) for i in range(9)], "text": [f"q{i}" for i in range(9)], "choices": [["a", "b", "c"]] * 9}
+    )
+    found = fold_examples(Examples(table, np.array([0, 1, 2, 2, 2, 2, 2, 2, 2]), ()), 3)
+    assert np.bincount(found).tolist() == [3, 3, 3]  # no label whose only row is in none
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "folds", "message"),
+    [
+        (["a", "b", "c", "d"], [0, 0, 1, 1], 1, "--folds must be 2 or more, not 1"),
+        (["a", "A ", "b"], [0, 0, 0], 3, "3 rows with 2 different texts are too few for 3 folds; give a dev file"),
+        (["a", "b", "c"], [0, 1, 2], 2, "too few for 2 folds"),
+    ],
+)
+def test_too_few_texts_for_so_many_folds_is_an_error_with_a_remedy(texts, labels, folds, message):
+    with pytest.raises(InputError, match=message):
+        fold_examples(Examples.from_texts(texts, labels), folds)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from calmix.errors import InputError
-from calmix.models import anatomy, encode, head_of, load_trained
+from calmix.models import anatomy, encode, head_of, load_trained, scale_head
 
 
 def _inputs(tokenizer: Any, *, choices: bool = False) -> dict[str, torch.Tensor]:
@@ -148,3 +148,25 @@ def test_networks_of_images_have_stages_or_layers_and_a_head_that_reads_what_was
     assert parts.embeddings == ""
     assert read[0].shape == (2, 16)
     assert torch.equal(head_of(model)(read[0]), logits)
+
+
+def test_the_head_is_scaled_with_its_bias_and_nothing_else(checkpoint: Any, architecture: str) -> None:
+    model, tokenizer = load_trained(checkpoint(architecture))
+    inputs = _inputs(tokenizer)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    logits = model(**inputs).logits.detach()
+    scale_head(model, 3.0)
+    torch.testing.assert_close(model(**inputs).logits, 3 * logits)
+    head = anatomy(model).head
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, 3 * before[name] if name.startswith(f"{head}.") else before[name]), name
+
+
+@pytest.mark.parametrize("factor", [0.125, 2.0**-5])
+def test_a_power_of_two_is_exactly_undone(checkpoint: Any, architecture: str, factor: float) -> None:
+    model, _ = load_trained(checkpoint(architecture))
+    before = head_of(model).weight.detach().clone()
+    scale_head(model, factor)
+    assert torch.equal(head_of(model).weight, factor * before)
+    scale_head(model, 1 / factor)
+    assert torch.equal(head_of(model).weight, before)

@@ -9,7 +9,7 @@ import tiny
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
-from calmix.models import encode, hastening, load_trained, predict_logits, predicting
+from calmix.models import add_mean_pooling, encode, hastening, load_trained, predict_logits, predicting
 from calmix.models.dropping import Dropout
 
 
@@ -19,9 +19,9 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     told: list[int] = []
     changed = hastening._changed
 
-    def watched(layers: Any) -> Any:
+    def watched(layers: Any, **options: Any) -> Any:
         told.append(len(layers))
-        return changed(layers)
+        return changed(layers, **options)
 
     monkeypatch.setattr(predicting, "_MANY", 0)
     monkeypatch.setattr(hastening, "_TRIED", {})
@@ -131,3 +131,56 @@ def test_a_processor_without_these_operations_predicts_as_it_can(
     monkeypatch.setattr(hastening, "_multiplied", missing)
     np.testing.assert_array_equal(predict_logits(model, packed, tokens=150), expected)
     assert always == [2, 0]
+
+
+def collected(model: Any, packed: Any) -> tuple[Any, dict[int, torch.Tensor]]:
+    """Return the logits, and of each row the last hidden states that a visitor finds."""
+    states: list[torch.Tensor] = []
+    found: dict[int, torch.Tensor] = {}
+    base = getattr(model, model.base_model_prefix)
+    handle = base.register_forward_hook(lambda _module, _args, out: states.append(out[0].clone()))
+
+    def visit(places: Any, inputs: dict[str, torch.Tensor]) -> None:
+        lengths = inputs["attention_mask"].sum(1).tolist()
+        for place, length, own in zip(places, lengths, states[-1], strict=True):
+            found[int(place)] = own[:length]
+
+    logits = predict_logits(model, packed, tokens=150, visit=visit)
+    handle.remove()
+    return logits, found
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "electra"])
+def test_who_visits_finds_the_last_state_of_every_token(
+    checkpoint: Any, architecture: str, monkeypatch: pytest.MonkeyPatch, always: list[int]
+) -> None:
+    model, tokenizer = load_trained(checkpoint(architecture))
+    packed = encode(tiny.examples(20), tokenizer, max_length=64)
+    logits, found = collected(model, packed)
+    assert always == [2, 2]
+    monkeypatch.setattr(predicting, "_MANY", 10**9)
+    plain, expected = collected(model, packed)
+    np.testing.assert_allclose(logits, plain, atol=1e-5)
+    assert found.keys() == expected.keys() == set(range(20))
+    for row, states in expected.items():
+        torch.testing.assert_close(found[row], states, atol=1e-4, rtol=1e-4)
+
+
+def test_nobody_else_pays_for_them(checkpoint: Any) -> None:
+    model, tokenizer = load_trained(checkpoint("bert"))
+    packed = encode(tiny.examples(20), tokenizer, max_length=64)
+    widths: list[int] = []
+    model.bert.register_forward_hook(lambda _module, _args, out: widths.append(out[0].shape[1]))
+    predict_logits(model, packed)
+    assert widths[-1] == 1
+
+
+def test_a_layer_that_was_added_is_one_of_those_that_are_faster(
+    checkpoint: Any, monkeypatch: pytest.MonkeyPatch, always: list[int]
+) -> None:
+    model, tokenizer = load_trained(checkpoint("bert"))
+    assert add_mean_pooling(model)
+    packed = encode(tiny.examples(20), tokenizer, max_length=64)
+    expected = ordinary(model, packed, monkeypatch)
+    np.testing.assert_allclose(predict_logits(model, packed, tokens=150), expected, atol=1e-4)
+    assert always == [3, 3]

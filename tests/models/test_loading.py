@@ -23,9 +23,11 @@ from calmix.models import (
     label_names_of,
     load_for_training,
     load_trained,
+    load_with_head,
     predict_logits,
     resolve,
     save,
+    width_of,
 )
 
 NAMES = ("yes", "no", "maybe", "never")
@@ -73,9 +75,78 @@ def test_a_new_head_is_drawn_from_the_seed_and_the_encoder_is_kept(checkpoint: A
     assert torch.equal(model.bert.encoder.layer[1].output.dense.weight, kept)
 
 
-def test_a_head_of_the_right_size_is_kept(checkpoint: Any) -> None:
-    model, _ = load_for_training(str(checkpoint("bert")), label_names=("a", "b", "c"))
-    assert torch.equal(head_of(model).weight, load_file(checkpoint("bert") / "model.safetensors")["classifier.weight"])
+def test_a_head_for_the_same_labels_is_kept(checkpoint: Any, architecture: str) -> None:
+    loading = load_with_head(str(checkpoint(architecture)), label_names=tiny.LABELS)
+    trained, _ = load_trained(checkpoint(architecture))
+    assert loading.trained_head
+    for name, value in trained.state_dict().items():
+        assert torch.equal(loading.model.state_dict()[name], value)
+
+
+def test_in_another_order_its_rows_are_put_in_that_order(checkpoint: Any, architecture: str) -> None:
+    names = (tiny.LABELS[2], tiny.LABELS[0], tiny.LABELS[1])
+    loading = load_with_head(str(checkpoint(architecture)), label_names=names)
+    trained, tokenizer = load_trained(checkpoint(architecture))
+    assert loading.trained_head
+    assert label_names_of(loading.model) == names
+    packed = encode(tiny.examples(9), tokenizer, max_length=64)
+    before = predict_logits(trained, packed)
+    np.testing.assert_allclose(predict_logits(loading.model, packed), before[:, [2, 0, 1]], atol=1e-5)
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c"), ("animal", "food", "drink")])
+def test_a_head_for_other_labels_is_drawn_anew_though_it_has_the_right_size(
+    checkpoint: Any, architecture: str, names: tuple[str, ...]
+) -> None:
+    heads = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        loading = load_with_head(str(checkpoint(architecture)), label_names=names)
+        assert not loading.trained_head
+        heads.append(head_of(loading.model))
+    trained = head_of(load_trained(checkpoint(architecture))[0])
+    assert torch.equal(heads[0].weight, heads[1].weight)
+    assert not torch.equal(heads[0].weight, heads[2].weight)
+    assert not torch.isclose(heads[0].weight, trained.weight, rtol=1e-3).any()
+    assert 0 < float(heads[0].weight.detach().std()) < 0.1  # as transformers draws it
+    assert heads[0].bias is None or not heads[0].bias.any()
+
+
+def test_a_head_that_is_missing_is_drawn_and_no_trained_one(tmp_path: Path) -> None:
+    from transformers import AutoModel
+
+    AutoModel.from_config(tiny.config("bert")).save_pretrained(tmp_path)
+    tiny.tokenizer("bert").save_pretrained(tmp_path)
+    loading = load_with_head(str(tmp_path), label_names=NAMES)
+    assert not loading.trained_head
+    assert head_of(loading.model).weight.any()
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_of_multiple_choice_a_head_that_is_there_is_kept(checkpoint: Any, tmp_path: Path, trained: bool) -> None:
+    folder = shutil.copytree(checkpoint("bert", choices=True), tmp_path / "bert")
+    weights = load_file(folder / "model.safetensors")
+    if not trained:
+        weights = {name: weight for name, weight in weights.items() if not name.startswith("classifier")}
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    loading = load_with_head(str(folder), label_names=(), choices=True)
+    assert loading.trained_head is trained
+    assert torch.equal(head_of(loading.model).weight, weights["classifier.weight"]) if trained else True
+
+
+@pytest.mark.parametrize(("architecture", "choices"), [("bert", False), ("distilbert", False), ("bert", True)])
+def test_the_width_is_that_of_what_layers_pass_on(checkpoint: Any, architecture: str, choices: bool) -> None:
+    assert width_of(str(checkpoint(architecture, choices=choices))) == tiny.WIDTH
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "xlnet", "bart", "gemma3"])
+def test_so_it_is_whatever_a_config_calls_it(checkpoint_of: Any, kind: str) -> None:
+    assert width_of(str(checkpoint_of(kind))) == 32
+
+
+@pytest.mark.parametrize("architecture", ["vit", "resnet", "convnext", "convnet"])
+def test_of_images_the_width_is_that_of_the_last_stage(image_checkpoint: Any, architecture: str) -> None:
+    assert width_of(str(image_checkpoint(architecture))) == 16
 
 
 def test_an_encoder_without_a_head_gets_one(tmp_path: Path) -> None:

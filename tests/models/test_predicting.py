@@ -104,3 +104,26 @@ def test_lower_precision_is_near_but_not_the_same(checkpoint: Any) -> None:
     assert lower.dtype == np.float32
     assert not np.array_equal(lower, exact)
     np.testing.assert_allclose(lower, exact, atol=0.05)
+
+
+@pytest.mark.parametrize("kind", ["text", "choices"])
+def test_who_visits_is_told_where_the_samples_of_each_batch_stand(checkpoint: Any, kind: str) -> None:
+    model, tokenizer = load_trained(checkpoint("bert", choices=kind == "choices"))
+    packed = encode(tiny.examples(12, kind=kind), tokenizer, max_length=64)
+    asked = np.array([7, 3, 9, 0, 7])
+    logits: dict[int, np.ndarray] = {}
+    seen: list[torch.Tensor] = []
+    model.register_forward_hook(lambda _module, _args, out: seen.append(out.logits))
+
+    def visit(places: np.ndarray, inputs: dict[str, torch.Tensor]) -> None:
+        assert torch.is_inference_mode_enabled()
+        assert not model.training
+        assert len(inputs["input_ids"]) == len(places)
+        logits.update(zip(places.tolist(), seen[-1].numpy(), strict=True))
+
+    model.train()
+    said = predict_logits(model, packed, rows=asked, tokens=60, visit=visit)
+    assert len(seen) > 1
+    assert logits.keys() == set(range(5))
+    for place, row in logits.items():
+        np.testing.assert_array_equal(said[place, : len(row)], row)

@@ -27,7 +27,7 @@ from calmix.training.cutting import Cuts
 from calmix.training.interrupting import Interrupted
 from calmix.training.keeping import Fit
 from calmix.training.preparing import Sets
-from calmix.training.selecting import dev_figures
+from calmix.training.selecting import Selection, dev_figures
 
 Told = dict[int, NDArray[np.float32]]
 
@@ -72,12 +72,27 @@ def test_choices_that_a_row_does_not_have_are_ruled_out_whichever_fold_has_the_m
     assert (found[~np.isfinite(found)] == -np.inf).all()
 
 
-def test_the_best_epoch_is_that_of_all_rows_together_and_the_later_of_equals() -> None:
+@pytest.mark.parametrize("select", ["nll-ts", "nll", "accuracy", "mcc"])
+def test_the_last_epoch_is_kept_though_one_in_between_was_better(select: Selection) -> None:
     labels = tiny.examples(60).labels
-    by_epoch = {epoch: sure(labels, share) for epoch, share in enumerate([0.5, 0.9, 0.9, 0.7])}
-    found = FoldLogits(by_epoch, labels)
-    assert [found.best_epoch(select) for select in ("nll-ts", "nll", "accuracy", "mcc", "none")] == [2, 2, 2, 2, 3]
-    assert FoldLogits({0: by_epoch[1], 1: by_epoch[0]}, labels).best_epoch("nll-ts") == 0
+    by_epoch = {epoch: sure(labels, share) for epoch, share in enumerate([0.5, 1.0, 0.9])}
+    assert FoldLogits(by_epoch, labels).best_epoch(select) == 2
+
+
+@pytest.mark.parametrize("select", ["nll-ts", "nll", "accuracy", "mcc"])
+def test_a_head_that_was_clearly_better_alone_is_kept_unless_the_last_is_asked_for(select: Selection) -> None:
+    labels = tiny.examples(60).labels
+    found = FoldLogits({epoch: sure(labels, share) for epoch, share in enumerate([0.9, 1.0, 0.5])}, labels)
+    assert found.best_epoch(select) == 0
+    assert found.best_epoch("none") == 2
+
+
+def test_a_head_that_was_hardly_better_alone_is_not_kept() -> None:
+    labels = tiny.examples(60).labels
+    right = sure(labels, 0.9)
+    found = FoldLogits({0: right, 3: np.concatenate([right[:1, ::-1], right[1:]])}, labels)
+    assert found.best_epoch("accuracy") == 3
+    assert FoldLogits({0: right}, labels).best_epoch("nll-ts") == 0
 
 
 def test_the_history_tells_of_the_folds_what_it_would_tell_of_a_dev_set() -> None:
@@ -174,19 +189,15 @@ def test_the_temperature_is_that_of_the_folds_and_the_model_has_it(anew: Any) ->
 
 
 @pytest.mark.parametrize("best", [1, 2, 3])
-def test_the_epoch_that_the_folds_chose_is_kept_and_the_run_ends_with_it(
-    quick: Any, told_best: Any, best: int, monkeypatch: pytest.MonkeyPatch
+def test_the_run_goes_on_to_its_last_epoch_whichever_of_the_folds_was_the_best(
+    quick: Any, told_best: Any, best: int
 ) -> None:
     told_best(best, range(1, 4))
     run = quick(**FOLDS, epochs=3)
-    assert run.metrics["best_epoch"] == best
-    assert [entry["epoch"] for entry in run.metrics["epochs"]] == [*range(1, best + 1)]
-    assert run.metrics["epochs"][-1]["step"] == 3 * best
-    assert run.metrics["epochs"][-1]["dev"]["accuracy"] == pytest.approx(0.9, abs=0.05)
-    # It is the epoch of that number of a run of three, not the last of a shorter one.
-    worth = iter([1.0 if epoch == best else 0.0 for epoch in range(1, 4)])
-    monkeypatch.setattr("calmix.training.loop.score", lambda *_: next(worth))
-    a, b = weights(run.folder), weights(quick("whole", epochs=3).folder)
+    assert run.metrics["best_epoch"] == 3
+    assert [(entry["epoch"], entry["step"]) for entry in run.metrics["epochs"]] == [(1, 3), (2, 6), (3, 9)]
+    assert run.metrics["epochs"][best - 1]["dev"]["accuracy"] == pytest.approx(0.9, abs=0.05)
+    a, b = weights(run.folder), weights(quick("whole", epochs=3, select="none").folder)
     assert all(torch.equal(a[name], b[name]) for name in a if not name.startswith("classifier"))
 
 

@@ -43,12 +43,14 @@ def test_wider_networks_are_tuned_in_smaller_steps(wide: Any) -> None:
     ("rows", "epochs", "batch_size", "lr"),
     [
         (1, 20, 16, 1e-4),
-        (789, 20, 16, 1e-4),
-        (790, 19, 16, 1e-4),
-        (1_999, 8, 16, 1e-4),
-        (2_000, 8, 32, 5e-5),
-        (4_999, 4, 32, 5e-5),
-        (5_000, 3, 32, 5e-5),
+        (96, 20, 16, 1e-4),
+        (97, 20, 16, 1e-4),
+        (102, 19, 16, 1e-4),
+        (640, 3, 16, 1e-4),
+        (999, 3, 16, 1e-4),
+        (1_000, 4, 32, 5e-5),
+        (1_279, 4, 32, 5e-5),
+        (1_280, 3, 32, 5e-5),
         (1_000_000, 3, 32, 5e-5),
     ],
 )
@@ -63,6 +65,11 @@ def test_few_rows_are_seen_more_often_in_smaller_batches_and_larger_steps(
 def test_many_classes_are_learnt_in_larger_steps(wide: Any, classes: int, lr: float) -> None:
     found = with_defaults(_NOTHING, wide(384), rows=10_000, classes=classes)
     assert (found["lr"], found["batch_size"]) == (lr, 32)
+
+
+@pytest.mark.parametrize(("rows", "epochs"), [(1_200, 6), (2_250, 4), (7_500, 3), (600, 6), (100, 20)])
+def test_many_classes_are_learnt_in_more_updates(wide: Any, rows: int, epochs: int) -> None:
+    assert with_defaults(_NOTHING, wide(384), rows=rows, classes=150)["epochs"] == epochs
 
 
 @pytest.mark.parametrize("model", ["resnet18", "vgg16"])

@@ -35,6 +35,14 @@ def test_a_dev_set_that_many_labels_make_larger_than_asked_for_is_said() -> None
     assert not any("asked for" in note for note in prepared(tiny.examples(100)).notes)
 
 
+def test_a_dev_set_too_small_for_what_is_asked_of_it_is_said() -> None:
+    texts, labels = [f"text {i}" for i in range(61)], [*["x", "y"] * 30, "once"]
+    notes = prepared(Examples.from_texts(texts, labels)).notes
+    assert "dev: 12 rows are few to fit a temperature on: treat the calibrated figures as rough estimates" in notes
+    said = "dev: no row has the label 'once': the epoch and the temperature are chosen without it"
+    assert said in notes
+
+
 def test_the_seed_decides_the_split() -> None:
     one, again, other = (prepared(tiny.examples(100), seed=seed).dev.ids for seed in (0, 0, 1))
     assert one == again != other

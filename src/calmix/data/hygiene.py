@@ -15,6 +15,7 @@ from calmix.data.origin import few, shown
 
 __all__ = [
     "Duplicates",
+    "dev_lines",
     "duplicates",
     "hygiene_lines",
     "labels_alike",
@@ -25,6 +26,8 @@ __all__ = [
 
 # So many labels with fewer rows each than this are more likely dates, or ids.
 _SEVERAL, _FEW = 10, 3
+# Below so many rows, a calibration error is noise for the most part.
+_ROUGH = 200
 # Of labels that may be slips of the pen: so many times rarer, so many letters, among at most so many labels.
 _RARE, _SHORT, _MANY = 20, 5, 500
 
@@ -111,6 +114,23 @@ def leakage(train: Examples, other: Examples) -> int:
 
 def _shared(known: set[str], keys: list[str]) -> int:
     return sum(key in known for key in keys)
+
+
+def dev_lines(train: Examples, dev: Examples) -> list[str]:
+    """One line if the rows to choose by are few, and one if labels that are trained on have none among them."""
+    lines = []
+    if len(dev) < _ROUGH:
+        what = "1 row is" if len(dev) == 1 else f"{len(dev)} rows are"
+        lines.append(f"dev: {what} few to fit a temperature on: treat the calibrated figures as rough estimates")
+    names = train.label_names  # none for multiple choice
+    there, here = (np.bincount(each.labels[each.labels >= 0], minlength=len(names)) for each in (train, dev))
+    absent = [shown(names[k]) for k in np.flatnonzero((there > 0) & (here == 0))] if names else []
+    if absent:
+        without = "it" if len(absent) == 1 else "them"
+        lines.append(
+            f"dev: no row has the label {few(absent)}: the epoch and the temperature are chosen without {without}"
+        )
+    return lines
 
 
 def hygiene_lines(train: Examples, others: Mapping[str, Examples]) -> list[str]:

@@ -197,7 +197,7 @@ def width_of(name: str) -> int:
     """Return how wide a pretrained network is: the numbers it has for each token, or for an image at the end."""
     config = config_of(name)
     shape = config.get_text_config()
-    sizes = getattr(shape, "hidden_sizes", None)
+    sizes = getattr(shape, "hidden_sizes", None) or getattr(shape, "widths", None)
     return int(getattr(shape, "hidden_size", None) or (sizes[-1] if sizes else 768))
 
 

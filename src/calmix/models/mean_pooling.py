@@ -94,7 +94,7 @@ def add_mean_pooling(model: Any) -> bool:
     config.num_hidden_layers += 1
     done = False
     try:
-        done = _is_mean(model)
+        done = _is_mean(model, stack)
     finally:
         if not done:
             del stack[-1]
@@ -123,24 +123,30 @@ def _make_uniform(layer: nn.Module, parts: _Parts) -> None:
         nn.init.ones_(linear(name).weight)
 
 
-def _is_mean(model: Any) -> bool:
+def _is_mean(model: Any, stack: nn.ModuleList) -> bool:
     """Return whether the first token's last state is now the mean of those before, centred; some tokens are padding."""
-    base = getattr(model, model.base_model_prefix)
     table = model.get_input_embeddings().weight
     ids = (torch.arange(24, device=table.device).view(2, 12) * 7 + 5) % len(table)
     mask = torch.ones_like(ids)
-    mask[1, 9:] = 0
+    mask[1, 4:] = 0
     was_training = model.training
     model.eval()
+    states: list[Any] = []
+    # Asked for hidden states, transformers would leave hooks of its own in every layer.
+    hooks = [layer.register_forward_hook(lambda _m, _args, out: states.append(out)) for layer in stack[-2:]]
     try:
         with torch.no_grad():
-            states = base(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states
+            getattr(model, model.base_model_prefix)(input_ids=ids, attention_mask=mask)
     except (RuntimeError, IndexError, TypeError, ValueError):
         return False
     finally:
+        for hook in hooks:
+            hook.remove()
         model.train(was_training)
-    before, after = states[-2].float(), states[-1][:, 0].float()
+    if len(states) != 2:
+        return False
+    before, after = (state if isinstance(state, torch.Tensor) else state[0] for state in states)
     shown = mask[..., None].float()
-    mean = (before * shown).sum(1) / shown.sum(1)
+    mean = (before.float() * shown).sum(1) / shown.sum(1)
     centred = mean - mean.mean(1, keepdim=True)
-    return bool((nn.functional.cosine_similarity(after, centred, dim=1) > _ALIKE).all())
+    return bool((nn.functional.cosine_similarity(after[:, 0].float(), centred, dim=1) > _ALIKE).all())

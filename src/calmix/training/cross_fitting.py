@@ -41,14 +41,16 @@ class FoldLogits:
     labels: NDArray[np.int64]
 
     def best_epoch(self, select: Selection) -> int:
-        """Return the last epoch that is not clearly worse than the best: by more than one standard error, over rows.
+        """Return the last epoch, or 0 if that was clearly better: by more than two standard errors, over rows.
 
-        Of so few rows the best one is mostly luck, and a network that has learnt for longer knows more.
+        Nothing in between: in the middle of a run networks change fast, and one that learns from all rows is further
+        there than those that said this. At the end all have learnt what there is.
         """
-        losses = {epoch: self._losses(logits, select) for epoch, logits in self.by_epoch.items()}
-        best = min(losses.values(), key=lambda rows: float(rows.mean()))
-        level = [epoch for epoch, rows in losses.items() if not _clearly_above(rows - best)]
-        return max(level)
+        last = max(self.by_epoch)
+        if last == 0 or 0 not in self.by_epoch:
+            return last
+        lost = self._losses(self.by_epoch[last], select) - self._losses(self.by_epoch[0], select)
+        return 0 if _clearly_above(lost) else last
 
     def _losses(self, logits: NDArray[np.float32], select: Selection) -> NDArray[np.float64]:
         """Return each row's loss, as epochs are chosen by."""
@@ -73,7 +75,7 @@ class FoldLogits:
 
 
 def _clearly_above(differences: NDArray[np.float64]) -> bool:
-    return float(differences.mean()) > float(differences.std()) / math.sqrt(len(differences))
+    return float(differences.mean()) > 2 * float(differences.std()) / math.sqrt(len(differences))
 
 
 def cross_fit(examples: Examples, folds: NDArray[np.int64], train_fold: TrainFold) -> FoldLogits:

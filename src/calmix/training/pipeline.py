@@ -133,7 +133,7 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
         votes: a column of label distributions, such as annotators' votes: used as soft targets.
         dev_fraction: the share split off as dev data: a tenth.
         folds: split nothing off, but train so many networks more, each on all parts of the training set but one; what
-            they say of that part chooses epoch and temperature. None does so, in three, below 1,000 rows or 10 a
+            they say of that part gives the temperature. None does so, in three, below 1,000 rows or 10 a
             class; 0 never does.
         merge_labels: of labels that differ in case or blanks alone, make one, the commonest spelling, in all data sets
             (True), or train them as different (False); None refuses data that has such.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from calmix.data import Examples, fold_examples, hygiene_lines, read_examples, split_examples
 from calmix.data.columns import with_usual
+from calmix.data.hygiene import dev_lines
 from calmix.data.label_twins import merged_labels, merging_line, settled_labels
 from calmix.data.origin import few, shown
 from calmix.data.reusing import reused
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FOLDS", "ClassWeights", "Sets", "Source", "check_learnable", "class_weights_of", "prepare_sets"]
 
-# Below so many rows, a calibration error is noise for the most part.
-_FEW = 200
 # What is split off where nobody says how much.
 _DEV_FRACTION = 0.1
 # Fewer rows than these in all, or of a class (unless they are many all the same), are not split.
@@ -104,7 +103,7 @@ def prepare_sets(
         choose = learn.take(np.flatnonzero(of_rows >= 0))
         notes.append(
             f"dev: none is split off so few rows: {folds} networks learn from {folds - 1} of {folds} parts each, and "
-            "what they say of the rest chooses the epoch and the temperature (--dev-fraction splits some off)"
+            "what they say of the rest gives the temperature (--dev-fraction splits some off)"
         )
     elif dev is None:
         fraction = _DEV_FRACTION if dev_fraction is None else dev_fraction
@@ -120,8 +119,7 @@ def prepare_sets(
     if guard:
         choose, kept = split_examples(choose, dev_fraction=0.5, seed=seed)
         notes.append(f"guard: {len(kept)} rows of the dev data kept for the guarantee ({len(choose)} stay)")
-    if len(choose) < _FEW:
-        notes.append(f"dev: {len(choose)} rows are few to fit a temperature on: take the scaled figures as rough")
+    notes += dev_lines(learn, choose)
     looked_at = ({} if test is None else {"test": test}) | {f"ood-{name}": source for name, source in ood.items()}
     judged = {name: _read(source, reads, like=learn, name=name, notes=notes) for name, source in looked_at.items()}
     others = judged if folds else {"dev": choose, **judged}
