@@ -1,5 +1,6 @@
 """Few rows: each is predicted by networks that have not learnt from it, which choose the epoch and the temperature."""
 
+import json
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -180,6 +181,7 @@ def test_the_temperature_is_that_of_the_folds_and_the_model_has_it(anew: Any) ->
     said = np.array(pq.read_table(run.folder / "predictions-dev.parquet")["logits"].to_pylist())
     temperature = Temperature.fit(said, tiny.examples(24).labels).temperature
     assert run.metrics["temperature"] == pytest.approx(temperature)
+    assert [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()] == run.metrics["epochs"]
     dev = run.metrics["epochs"][-1]["dev"]
     assert dev["temperature"] == pytest.approx(temperature)
     assert run.metrics["splits"]["dev"]["before"]["nll"] == pytest.approx(dev["nll"])

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from calmix.training.sharding import Shards
 from calmix.training.state import latest, load_optimizer, optimizer_tensors, save_state
 from calmix.training.stepping import Stepper
 
-__all__ = ["Fit", "Keeper"]
+__all__ = ["Fit", "Keeper", "write_log"]
 
 
 _NOT_SAVED = ("dev", "best_dev", "fold_logits", "notes")
@@ -56,6 +56,11 @@ class Fit:
     def saved(self) -> dict[str, Any]:
         """Return what a checkpoint holds of it."""
         return {name: value for name, value in vars(self).items() if name not in _NOT_SAVED}
+
+
+def write_log(out: Path, history: Sequence[Mapping[str, Any]]) -> None:
+    """Write `log.jsonl`, a line for each epoch."""
+    write_text(out / "log.jsonl", "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in history))
 
 
 class Keeper:
@@ -133,8 +138,7 @@ class Keeper:
     def log(self) -> None:
         """Write a line for each epoch."""
         if self.out is not None and self.main:
-            lines = [json.dumps(entry, allow_nan=False) + "\n" for entry in self.run.history]
-            write_text(self.out / "log.jsonl", "".join(lines))
+            write_log(self.out, self.run.history)
 
     def save_if_due(self) -> None:
         """Write a checkpoint if the last one is old enough."""

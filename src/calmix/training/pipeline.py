@@ -28,7 +28,7 @@ from calmix.training.folder import FinishedRun, abandon, begin_run, config_hash,
 from calmix.training.guiding import Guidance, Record, partner_notes, record_notes
 from calmix.training.halves import Ready, Run, alone
 from calmix.training.head_start import begin_head, start_for
-from calmix.training.keeping import Fit
+from calmix.training.keeping import Fit, write_log
 from calmix.training.launching import (
     Precision,
     accelerator_for,
@@ -363,6 +363,7 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
         )
         of_folds = folds_of_head(done, sets) if of_folds is None else of_folds
         done = done if of_folds is None else of_folds.told_in(done)
+        from_main(partial(write_log, folder, done.history))
         judged = {name: examples for name, examples in sets.named().items() if name != "train"}
         of_dev = done.best_dev if of_folds is None else of_folds.by_epoch[done.best_epoch]
         logits = _logits(judged, packed, network, accelerator, {} if of_dev is None else {"dev": of_dev})
