@@ -229,7 +229,8 @@ def test_guarantees_in_words(threshold: float | None, words: str) -> None:
             0.95,
             {"rows": 500, "needed": 104, "constant": {"label": "ok", "accuracy": 0.98}, "possible": None},
             [
-                "accepting confidence ≥ 0.500 keeps accuracy ≥ 95% (with 95% confidence) while answering 40% of the texts",
+                "accepting confidence ≥ 0.500 keeps accuracy ≥ 95% (with 95% confidence) while answering 40% of the "
+                "texts",
                 "95% says nothing: it is kept by always answering 'ok' (98% of these rows)",
                 "from these rows no accuracy above that of always answering 'ok' can be promised: give more dev data",
             ],
@@ -249,7 +250,7 @@ def test_guarantees_in_words(threshold: float | None, words: str) -> None:
             0.9,
             {"rows": 500, "needed": 51, "constant": {"label": "ok", "accuracy": 0.4}, "possible": None},
             [
-                "accepting confidence ≥ 0.800 keeps accuracy at 90% or above (certain to 95%) and answers 40% of the "
+                "accepting confidence ≥ 0.800 keeps accuracy ≥ 90% (with 95% confidence) while answering 40% of the "
                 "texts"
             ],
         ),
