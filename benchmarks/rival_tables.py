@@ -96,11 +96,13 @@ def groups(results: Results) -> list[Group]:
     """Return the averages that are made, of sets that anybody was judged on."""
     inside = {(task, "test"): weight for task, weight in IN_DOMAIN.items()}
     few_classes = {place: weight for place, weight in inside.items() if not place[0].startswith("clinc150")}
+    larger = {place: weight for place, weight in few_classes.items() if place[0] not in ("rte", "swag")}
     many = {place: weight for place, weight in inside.items() if place not in few_classes}
     small = {place: weight for place, weight in inside.items() if 0 < results.size(place) < SMALL}
     found = [
         Group("all", inside),
         Group("up to 30 classes", few_classes),
+        Group("these without RTE and SWAG", larger),
         Group("clinc150", many),
         Group(f"fewer than {SMALL:,} test rows", small),
         *(Group(f"{rows} a class", _few(lambda task, rows=rows: task.per_class == rows)) for rows in FEW),

@@ -367,10 +367,9 @@ def rivals_of(options: argparse.Namespace) -> list[Rival]:
 
 
 def runs_to_make(where: Field, rivals: Iterable[Rival], tasks: list[Task], seeds: list[int]) -> deque[Job]:
-    """Return the runs that are not there yet, ordered so that processes, and what they remember, serve for long."""
+    """Return the runs that are not there yet: a rival after the other, so that its processes last, and by seed."""
     known = {key_of(run) for run in read_runs(where.options.out)}
-    tasks = sorted(tasks, key=lambda task: task.data)
-    jobs = (Job(rival, task, seed) for rival, task, seed in product(rivals, tasks, seeds))
+    jobs = (Job(rival, task, seed) for rival, seed, task in product(rivals, seeds, tasks))
     return deque(job for job in jobs if key_of(where.key(job)) not in known)
 
 

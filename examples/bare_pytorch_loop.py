@@ -1,8 +1,9 @@
-"""A recipe's loss in a training loop of plain PyTorch.
+"""A fitted head and a recipe's loss in a training loop of plain PyTorch.
 
     python examples/bare_pytorch_loop.py --epochs 1
 
-The one line that is calmix is `batch_loss`; everything else is what such a loop has anyway.
+The two lines that are calmix are `fit_head`, before the optimiser is made, and `batch_loss`; everything else is what
+such a loop has anyway.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import calmix
 from calmix.data import read_examples
 from calmix.data.corpus import corpus_path
 from calmix.models import resolve
@@ -37,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
         label2id={label: i for i, label in enumerate(examples.label_names)},
         ignore_mismatched_sizes=True,
     ).to(device)
+    print(calmix.fit_head(model, tokenizer, examples.column("text"), examples.labels, max_length=128))
 
     def collate(rows: list[tuple[str, int]]) -> dict[str, torch.Tensor]:
         texts, labels = zip(*rows, strict=True)

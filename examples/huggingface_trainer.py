@@ -1,7 +1,8 @@
-"""A recipe's loss in the Hugging Face Trainer.
+"""A fitted head and a recipe's loss in the Hugging Face Trainer.
 
     python examples/huggingface_trainer.py --epochs 1
 
+`fit_head` comes before the Trainer, which else would not know of the layer that is added.
 `compute_loss_func` would see the outputs of a finished forward, too late to mix anything inside the model:
 hence the few lines of a subclass.
 """
@@ -20,6 +21,7 @@ from transformers import (
     TrainingArguments,
 )
 
+import calmix
 from calmix.data import read_examples
 from calmix.data.corpus import corpus_path
 from calmix.models import resolve
@@ -55,6 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
         label2id={label: i for i, label in enumerate(examples.label_names)},
         ignore_mismatched_sizes=True,
     )
+    print(calmix.fit_head(model, tokenizer, examples.column("text"), examples.labels, max_length=128))
     encoded = tokenizer(examples.column("text"), truncation=True, max_length=128)
     rows = [
         {"labels": int(label), **{key: values[i] for key, values in encoded.items()}}

@@ -21,6 +21,7 @@ def test_every_public_name_is_there() -> None:
         assert getattr(calmix, name) is not None
     assert calmix.train.__module__.startswith("calmix.training")
     assert calmix.load.__module__.startswith("calmix.models")
+    assert calmix.fit_head.__module__.startswith("calmix.models")
 
 
 def test_training_says_that_it_returns_a_run() -> None:

@@ -44,7 +44,10 @@ def desk(checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     (tmp_path / "my.py").write_text(_blocks(METHOD_PAGE, "python")[0])
     tokenizer = tiny.tokenizer("bert")
     batch = tokenizer(tiny.texts(6)[0], padding=True, return_tensors="pt")
+    texts, labels = tiny.texts(30)
     yield {
+        "texts": texts,
+        "labels": labels,
         "model": AutoModelForSequenceClassification.from_pretrained(checkpoint("bert")),
         "batch": {**batch, "labels": torch.tensor([0, 1, 2, 0, 1, 2])},
         "generator": torch.Generator().manual_seed(0),

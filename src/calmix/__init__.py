@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from calmix._version import __version__
 
 if TYPE_CHECKING:
-    from calmix.models import Classifier, Dropout, Ensemble, load
+    from calmix.models import Classifier, Dropout, Ensemble, fit_head, load
     from calmix.sklearn import TextClassifier
     from calmix.training import distil, train
 
@@ -15,13 +15,14 @@ _LAZY = {
     "train": "calmix.training",
     "distil": "calmix.training",
     "load": "calmix.models",
+    "fit_head": "calmix.models",
     "Classifier": "calmix.models",
     "Dropout": "calmix.models",
     "Ensemble": "calmix.models",
     "TextClassifier": "calmix.sklearn",
 }
 
-__all__ = ["Classifier", "Dropout", "Ensemble", "TextClassifier", "__version__", "distil", "load", "train"]
+__all__ = ["Classifier", "Dropout", "Ensemble", "TextClassifier", "__version__", "distil", "fit_head", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

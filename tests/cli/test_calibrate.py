@@ -126,7 +126,7 @@ def test_rows_the_model_was_trained_on_are_refused_and_some_of_them_said(
     (place / "some.csv").write_text("\n".join([head, *fresh, seen]) + "\n")
     ended = calmix("calibrate", trained, "some.csv", "--out", "new")
     assert ended.code == 0, ended.err
-    assert f"1 of {len(fresh) + 1} rows were trained on" in ended.err
+    assert f"1 of {len(fresh) + 1} rows were in the training data" in ended.err
 
 
 def test_a_file_that_is_not_there_is_told_before_the_model_is_loaded(

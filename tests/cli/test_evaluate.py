@@ -68,8 +68,10 @@ def test_rows_that_were_trained_on_are_told(calmix: Any, trained: Path, files: A
     (place / "new.csv").write_text("text,label\nthe strangest cat,animal\na bread nobody knew,food\n")
     ended = calmix("evaluate", trained, files["train"], "new.csv", "--no-report")
     assert ended.code == 0, ended.err
-    notes = [line for line in ended.err.splitlines() if "trained on" in line]
-    assert notes == [f"· {files['train']}: 30 of 30 rows were trained on, and flatter the model"]
+    notes = [line for line in ended.err.splitlines() if "in the training data" in line]
+    assert notes == [
+        f"· {files['train']}: 30 of 30 rows were in the training data, so that these scores are optimistic"
+    ]
 
 
 def test_classes_are_groups_by_the_column_of_the_label(calmix: Any, trained: Path, odd: Any, place: Path) -> None:
@@ -180,7 +182,7 @@ def test_an_evaluation_leaves_its_figures_predictions_and_page(
     metrics = json.loads((place / "judged" / "metrics.json").read_text())
     found = strict(calmix("evaluate", trained, files["test"], files["dev"], "--json", "--no-report").out)
     assert {metrics["files"][name]: stages["after"] for name, stages in metrics["splits"].items()} == found
-    assert "as it is" in (place / "judged" / "report.html").read_text(encoding="utf-8")
+    assert "as supplied" in (place / "judged" / "report.html").read_text(encoding="utf-8")
     before = tree(place / "judged")
     assert calmix("evaluate", trained, files["test"], files["dev"], "--out", "judged").code == 0
     assert tree(place / "judged") == before

@@ -60,10 +60,10 @@ def test_int8_says_whose_threshold_is_where(calmix: Any, trained: Path, files: A
     says = {
         "labelled": "calmix-int8.json that of model-int8.onnx, fitted to the rows of --check: judge it on others",
         "not labelled": "model-int8.onnx has none, since the rows of --check are not labelled",
-        "trained on": "model-int8.onnx has none, since some rows of --check were trained on",
+        "trained on": "model-int8.onnx has none, since some rows of --check were in the training data",
     }
     assert says[rows] in ended.err
-    assert ("30 of 30 texts were trained on" in ended.err) == (rows == "trained on")
+    assert ("30 of 30 texts were in the training data" in ended.err) == (rows == "trained on")
 
 
 def test_the_python_of_the_page_runs_with_a_sentence_cnn(calmix: Any, files: Any, place: Path) -> None:

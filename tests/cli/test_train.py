@@ -153,7 +153,8 @@ def test_notes_go_to_stderr(calmix: Any, files: Any, checkpoint: Any, place: Pat
 
 def test_a_guarantee_is_put_into_words(calmix: Any, words: Any, place: Path) -> None:
     ended = calmix(*words, "--guarantee", "30%", "--out", "run")
-    assert "prediction sets contain the true label 30% of the time" in ended.out
+    assert "30% accuracy cannot be promised: you need at least 5 held-out rows" in ended.out
+    assert "you have 15" in ended.out
 
 
 def test_the_same_command_again_is_told_that_it_is_done_and_shows_what_came_out(
@@ -255,6 +256,7 @@ def test_a_sentence_cnn_begins_with_vectors_from_a_file(calmix: Any, files: Any,
     assert not (place / "other").exists()
 
 
+@pytest.mark.usefixtures("place")
 def test_what_the_model_knows_is_said_before_how_far_to_trust_it(calmix: Any, words: Any, files: Any) -> None:
     ended = calmix(*words, "--test", files["test"], "--out", "run", "--no-report")
     assert ended.code == 0, ended.err

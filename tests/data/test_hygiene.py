@@ -37,8 +37,8 @@ def test_findings_are_told_line_by_line():
     train = Examples.from_texts(["a", "a", "b"], [0, 1, 0])
     dev, test = Examples.from_texts(["a", "c"]), Examples.from_texts(["d"])
     assert hygiene_lines(train, {"dev": dev, "test": test}) == [
-        "train: 1 of 3 rows repeat another, 1 of them with conflicting labels",
-        "dev: 1 of 2 rows are also in train; scores on them say little",
+        "train: 1 of 3 rows repeats another, 1 of them with conflicting labels",
+        "dev: 1 of 2 rows is also in train: they inflate its scores",
     ]
 
 
@@ -50,8 +50,8 @@ def test_rows_of_dev_in_another_set_are_said() -> None:
     train = Examples.from_texts(["one text", "another text"], [0, 1])
     dev, test = (Examples.from_texts(texts, [0, 1]) for texts in (["a dog", "a cat"], ["A cat", "a bird"]))
     assert hygiene_lines(train, {"dev": dev, "test": test}) == [
-        "test: 1 of 2 rows are also in dev, on which the temperature is fitted and an epoch may be chosen; scores on "
-        "them are too good"
+        "test: 1 of 2 rows is also in dev, on which the temperature is fitted and an epoch may be chosen: they inflate "
+        "its scores"
     ]
     assert hygiene_lines(train, {"test": test, "dev": dev.take([0])}) == []
 

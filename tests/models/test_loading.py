@@ -118,8 +118,14 @@ def test_a_head_that_is_missing_is_drawn_and_no_trained_one(tmp_path: Path) -> N
     AutoModel.from_config(tiny.config("bert")).save_pretrained(tmp_path)
     tiny.tokenizer("bert").save_pretrained(tmp_path)
     loading = load_with_head(str(tmp_path), label_names=NAMES)
+    assert loading.is_bare
     assert not loading.trained_head
     assert head_of(loading.model).weight.any()
+
+
+@pytest.mark.parametrize("names", [tiny.LABELS, ("a", "b", "c"), NAMES])
+def test_a_checkpoint_with_a_head_is_not_bare_whatever_that_was_for(checkpoint: Any, names: tuple[str, ...]) -> None:
+    assert not load_with_head(str(checkpoint("roberta")), label_names=names).is_bare
 
 
 @pytest.mark.parametrize("trained", [True, False])

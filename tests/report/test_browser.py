@@ -117,7 +117,7 @@ def test_the_slider_begins_where_something_is_answered(open_page: Any, make_run:
 def test_a_guarantee_sets_the_slider_and_is_put_into_words(open_page: Any, make_run: Any) -> None:
     page = open_page(write_run_page(make_run(guarantee=0.5)))
     said = page.locator("#guarantee").inner_text()
-    assert "keeps accuracy at 50 % or above" in said
+    assert "keeps accuracy ≥ 50 %" in said
     assert "says nothing" not in said
     assert "can be promised" not in said
 
@@ -426,3 +426,23 @@ def test_the_map_of_a_network_that_has_hardly_begun_fills_its_axes(open_page: An
     assert page.locator("#n-view").inner_text() == "300"
     page.locator("#tab-suspects").click()
     assert "No label is called wrong: the model had hardly learnt anything" in page.locator("#list").inner_text()
+
+
+def test_a_single_diagram_has_its_table_beside_it(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run(sets=("dev", "test"))))
+    chart, table = page.locator("#reliability").bounding_box(), page.locator("#reliability-tables").bounding_box()
+    assert table["x"] >= chart["x"] + chart["width"]
+    assert table["y"] < chart["y"] + chart["height"] / 2
+    assert table["height"] <= chart["height"] + 40
+    page.locator("#aside").check()  # two diagrams fill the page, and their tables are folded
+    assert page.locator("#reliability-tables").is_hidden()
+    narrow = open_page(write_run_page(make_run("narrow", sets=("dev", "test"))), width=390)
+    assert narrow.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_numbers_below_zero_have_a_minus(open_page: Any, make_run: Any) -> None:
+    page = open_page(write_run_page(make_run()))
+    shown = page.locator("#list > li").first.inner_text()
+    assert "margin −" in shown
+    assert "margin -" not in shown
+    assert "final prediction: " in shown

@@ -45,7 +45,7 @@ def test_what_was_never_scaled_is_as_it_is(judged: dict[str, Any]) -> None:
     for name, (one,) in bare.items():
         bare[name] = [type(one)(**{**vars(one), "probs": {"after": one.probs["after"]}})]
     bins = dict.fromkeys(bare, 10)
-    assert shape(reliability_panels({"plain": bare["plain"]}, bins=bins)) == {"test": ["as it is"]}
+    assert shape(reliability_panels({"plain": bare["plain"]}, bins=bins)) == {"test": ["as supplied"]}
     assert shape(reliability_panels(bare, bins=bins)) == {"test": ["plain", "mixed"]}
     # Beside a run that was, it stands where that has its final probabilities.
     mixed = {"plain": bare["plain"], "mixed": judged["mixed"][:1]}

@@ -38,7 +38,7 @@ def test_the_figure_has_a_panel_for_each_data_set_and_says_each_curves_ece() -> 
     figure = draw_reliability({"in": {"plain": curve, "mixup": curve}, "out": {"plain": curve}})
     first, second = figure.axes
     shown = [text.get_text() for text in first.get_legend().get_texts()]
-    assert shown == ["as sure as right", *(f"{name} (ECE {curve.ece:.1%})" for name in ("plain", "mixup"))]
+    assert shown == ["perfect calibration", *(f"{name} (ECE {curve.ece:.1%})" for name in ("plain", "mixup"))]
     assert second.get_title(loc="left") == "out"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from calmix.dynamics import label_issues
 from calmix.metrics import ece
 from calmix.report import read_run, write_run_page
 from calmix.report.run_page import FIGURES, run_page
@@ -173,7 +174,7 @@ def test_notes_that_inform_look_other_than_those_that_warn(make_run: Any) -> Non
     folder = make_run()
     metrics = json.loads((folder / "metrics.json").read_text())
     informing = ["dev: 40 rows split off the training set (9 stay), stratified by label", *record_notes("evaluation")]
-    warning = ["train: 3 of 9 rows repeat another", "test: 2 of 9 rows are also in train; scores on them say little"]
+    warning = ["train: 3 of 9 rows repeat another", "test: 2 of 9 rows are also in train: they inflate its scores"]
     metrics["notes"] = informing + warning
     (folder / "metrics.json").write_text(json.dumps(metrics))
     html = run_page(read_run(folder))
@@ -259,3 +260,54 @@ def test_a_run_without_fine_tuning_has_no_curves_and_no_map_and_says_why(make_ru
     text = Text(run_page(run))
     assert not {"training", "map"} & set(text.ids)
     assert "nothing was fine-tuned" in " ".join(text.words)
+
+
+def with_metrics(folder: Path, **more: Any) -> Path:
+    metrics = json.loads((folder / "metrics.json").read_text())
+    (folder / "metrics.json").write_text(json.dumps(metrics | more))
+    return folder
+
+
+def as_map(folder: Path, command: str | None = None) -> Path:
+    settings = (folder / "run.toml").read_text().replace('recipe = "erm"', 'command = "map"')
+    settings = re.sub("^command = .*\n", "", settings, count=1, flags=re.MULTILINE) if command else settings
+    (folder / "run.toml").write_text((f'command = "{command}"\n' if command else "") + settings)
+    return folder
+
+
+def test_many_notes_are_folded_but_those_on_training(make_run: Any) -> None:
+    told = ["training: still learning", *(f"note {k}" for k in range(7))]
+    html = run_page(read_run(with_metrics(make_run(), notes=told)))
+    open_part, folded = html.split('<details class="notes">', 1)
+    assert "training: still learning" in open_part
+    assert "<summary>7 notes on your data and this run</summary>" in folded
+    assert [f"note {k}" in open_part for k in range(7)] == [False] * 7
+    few = run_page(read_run(with_metrics(make_run("few"), notes=["note 0", "note 1"])))
+    assert '<details class="notes">' not in few
+    assert "note 1" in few
+
+
+def test_the_page_of_a_map_begins_with_how_many_labels_look_wrong(make_run: Any) -> None:
+    folder = as_map(make_run(sets=()))
+    suspects = int(label_issues(read_run(folder).dynamics).flagged.sum())  # type: ignore[arg-type]
+    html = run_page(read_run(folder))
+    assert suspects > 1
+    assert f'<h2 id="suspects-title">{suspects} of 60 labels look wrong.</h2>' in html
+    assert html.index("suspects-title") < html.index('<section id="map"')
+    assert "suspects-title" not in run_page(read_run(make_run("other")))
+
+
+def test_the_command_that_applies_decisions_names_the_table_that_was_mapped(make_run: Any) -> None:
+    folder = as_map(make_run(sets=()), command="calmix map 'my data.csv' --out map")
+    words = "".join(Text(run_page(read_run(folder))).words)
+    assert "calmix map 'my data.csv' --apply decisions.csv" in words
+
+
+def test_a_guarantee_is_the_first_tile(make_run: Any) -> None:
+    kept = {"accuracy": 0.95, "threshold": 0.858, "coverage": 0.91, "error": 0.05}
+    words = " ".join(Text(run_page(read_run(with_metrics(make_run(), guarantee={"threshold": kept})))).words)
+    told = " ".join(words.split())
+    assert "answered at accuracy ≥ 95 % 91 % confidence ≥ 0.858 keeps it (with 95 % confidence)" in told
+    assert told.index("answered at accuracy") < told.index("commonest class: ")
+    nothing = with_metrics(make_run("none"), guarantee={"threshold": {**kept, "threshold": None, "coverage": 0.0}})
+    assert "accuracy ≥ 95 % cannot be" in " ".join(Text(run_page(read_run(nothing))).words)

@@ -68,7 +68,7 @@ def calibrate(
             "more often than elsewhere; give rows it has not seen"
         )
     if seen:
-        note(f"{seen:,} of {len(examples):,} rows were trained on, and flatter the model")
+        note(f"{seen:,} of {len(examples):,} rows were in the training data, so that these scores are optimistic")
     with working_bar("predicting", len(examples), quiet=as_json) as bar:
         figures = correct(
             classifier,

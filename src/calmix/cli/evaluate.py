@@ -125,7 +125,10 @@ def _note_seen(models: list[str], sources: dict[str, Any]) -> None:
     for file, found in sources.items():
         seen = max(trained_on(model, found[5]) for model in models)
         if seen:
-            note(f"{file}: {seen:,} of {len(found[5]):,} rows were trained on, and flatter the model")
+            note(
+                f"{file}: {seen:,} of {len(found[5]):,} rows were in the training data, so that these scores are "
+                "optimistic"
+            )
 
 
 def _measured(name: str, found: Any, bins: int) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def _note_figures(figures: dict[str, Any], what: str, seen: int, *, promises: bo
             f"{left}"
         )
     if seen:
-        note(f"{seen:,} of {figures['n']:,} {what} were trained on, and flatter the model")
+        note(f"{seen:,} of {figures['n']:,} {what} were in the training data, so that these scores are optimistic")
     if "int8" not in figures:
         return
     measured = "see its figures above" if "original" in figures else "give labelled rows with --check to measure them"
@@ -112,5 +112,5 @@ def _note_figures(figures: dict[str, Any], what: str, seen: int, *, promises: bo
             "of --check: judge it on others"
         )
     elif promises:
-        why = "some rows of --check were trained on" if seen else "the rows of --check are not labelled"
+        why = "some rows of --check were in the training data" if seen else "the rows of --check are not labelled"
         note(f"the threshold in calmix.json is for model.onnx alone; model-int8.onnx has none, since {why}")

@@ -242,23 +242,22 @@ def verdict_lines(folder: "Path") -> list[str]:
 
 
 def guarantee_lines(figures: Mapping[str, Any]) -> list[str]:
-    """Return what the threshold and the sets of a model promise, in words; nothing where none were asked for."""
+    """Return what the threshold of a model promises, in words; nothing where none were asked for."""
     if "guarantee" not in figures:
         return []
-    threshold, sets = figures["guarantee"]["threshold"], figures["guarantee"]["sets"]
+    threshold = figures["guarantee"]["threshold"]
     asked, promises = _level(threshold["accuracy"]), figures.get("promises")
+    sure = f"accuracy ≥ {asked} (with {1 - threshold['error']:.0%} confidence)"
     if threshold["threshold"] is None:
         lines = [f"{asked} accuracy cannot be promised{_why_not(promises)}. --abstain would accept nothing"]
     elif threshold["threshold"] == 0:
-        lines = [f"accepting every prediction keeps accuracy at {asked} or above"]
+        lines = [f"accepting every prediction keeps {sure}"]
     else:
         lines = [
-            f"accepting confidence ≥ {threshold['threshold']:.3f} keeps accuracy at {asked} or above "
-            f"(certain to {1 - threshold['error']:.0%}) and answers {threshold['coverage']:.0%} of the texts"
+            f"accepting confidence ≥ {threshold['threshold']:.3f} keeps {sure} while answering "
+            f"{threshold['coverage']:.0%} of the texts"
         ]
-    if promises is not None:
-        lines += _instead(threshold, promises)
-    return [*lines, f"prediction sets contain the true label {sets['level']:.0%} of the time"]
+    return lines if promises is None else lines + _instead(threshold, promises)
 
 
 def _why_not(promises: Mapping[str, Any] | None) -> str:

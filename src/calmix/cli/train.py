@@ -58,7 +58,9 @@ def train(
     dev: Annotated[
         str | None, typer.Option(help="Data to choose the epoch and the temperature by.", rich_help_panel=_DATA)
     ] = None,
-    test: Annotated[str | None, typer.Option(help="Data to judge by, once.", rich_help_panel=_DATA)] = None,
+    test: Annotated[
+        str | None, typer.Option(help="Held-out test data: used once, at the end.", rich_help_panel=_DATA)
+    ] = None,
     ood: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=FILE", help="Out-of-domain data to judge by. Repeatable.", rich_help_panel=_DATA),

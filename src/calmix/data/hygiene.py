@@ -154,17 +154,23 @@ def hygiene_lines(train: Examples, others: Mapping[str, Examples]) -> list[str]:
     copies = _copies(of_train, train.labels)
     if copies.rows:
         conflict = f", {copies.conflicting} of them with conflicting labels" if copies.conflicting else ""
-        lines.append(f"train: {copies.rows} of {len(train)} rows repeat another{conflict}")
+        lines.append(
+            f"train: {copies.rows} of {len(train)} rows {'repeats' if copies.rows == 1 else 'repeat'} another{conflict}"
+        )
     keys = {name: folded_keys(other.table) for name, other in others.items()}
     known = set(of_train)
     for name, own in keys.items():
         if shared := _shared(known, own):
-            lines.append(f"{name}: {shared} of {len(own)} rows are also in train; scores on them say little")
+            lines.append(f"{name}: {_rows(shared, len(own))} also in train: they inflate its scores")
     chosen = set(keys.pop("dev", ()))
     for name, own in keys.items():
         if shared := _shared(chosen, own):
             lines.append(
-                f"{name}: {shared} of {len(own)} rows are also in dev, on which the temperature is fitted and an "
-                "epoch may be chosen; scores on them are too good"
+                f"{name}: {_rows(shared, len(own))} also in dev, on which the temperature is fitted and an epoch may "
+                "be chosen: they inflate its scores"
             )
     return lines
+
+
+def _rows(some: int, of: int) -> str:
+    return f"{some} of {of} rows {'is' if some == 1 else 'are'}"

@@ -8,6 +8,7 @@ from calmix.models.dropping import Dropout
 from calmix.models.encoding import Packed, counts_from_padding, depends_on_padding, encode, usable_length
 from calmix.models.ensembles import Ensemble, Predictor, load, save_ensemble
 from calmix.models.fitted_head import FACTOR, FittedHead, HeadStart, fit_head_to
+from calmix.models.fitting import HeadFit, fit_head
 from calmix.models.folding import fold, folded_temperature
 from calmix.models.loading import (
     SMALL,
@@ -45,6 +46,7 @@ __all__ = [
     "Edit",
     "Ensemble",
     "FittedHead",
+    "HeadFit",
     "HeadStart",
     "Packed",
     "Pixels",
@@ -61,6 +63,7 @@ __all__ = [
     "counts_from_padding",
     "depends_on_padding",
     "encode",
+    "fit_head",
     "fit_head_to",
     "fold",
     "folded_temperature",

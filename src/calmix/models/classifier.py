@@ -217,11 +217,16 @@ def log_probabilities(logits: NDArray[np.float32], recalibrator: Recalibrator | 
     return np.where(np.isneginf(logits), -np.inf, np.log(probs)).astype(np.float32)
 
 
-def examples_of(texts: Sequence[Text], *, images: bool = False) -> Examples:
-    """Return texts, pairs, or texts with choices, as unlabelled examples; `images`: or images."""
-    rows = _rows(texts, images=images)
+def examples_of(
+    texts: Sequence[Text], *, images: bool = False, caller: str = "predict", purpose: str = "predict"
+) -> Examples:
+    """Return texts, pairs, or texts with choices, as unlabelled examples; `images`: or images.
+
+    Messages say who asks for them, and what they are there to do.
+    """
+    rows = _rows(texts, images=images, caller=caller)
     if not rows:
-        raise InputError(f"there are no {'images' if images else 'texts'} to predict")
+        raise InputError(f"there are no {'images' if images else 'texts'} to {purpose}")
     if images:
         return Examples.from_images(rows)
     kinds = [_kind(row) for row in rows]
@@ -244,9 +249,9 @@ def examples_of(texts: Sequence[Text], *, images: bool = False) -> Examples:
     return Examples(pa.table(columns), np.full(len(rows), -1), ())
 
 
-def _rows(texts: Any, *, images: bool) -> list[Any]:
+def _rows(texts: Any, *, images: bool, caller: str) -> list[Any]:
     """Return what there is to predict; of a table with one column, its cells. What is no list is refused."""
-    wants = f"predict takes a list of {'images' if images else 'texts'}"
+    wants = f"{caller} takes a list of {'images' if images else 'texts'}"
     if isinstance(texts, str | bytes | Path):
         one = "one image" if isinstance(texts, bytes) else "the name of one"
         raise InputError(f"{wants}, not {one if images else 'one text'}: put it in brackets")

@@ -46,6 +46,7 @@ __all__ = [
     "load_trained",
     "load_with_head",
     "name_classes",
+    "reads_segments",
     "refuse_other_heads",
     "resolve",
     "save",
@@ -156,8 +157,8 @@ def load_with_head(
         name_classes(config, label_names)
     forget_temperature(config)
     _agree_on_padding(name, config, tokenizer)
-    model, drawn = weights_of(auto, name, config=config, ignore_mismatched_sizes=True)
-    parts = anatomy(model)
+    model, absent, resized = weights_of(auto, name, config=config, ignore_mismatched_sizes=True)
+    drawn, parts = absent | resized, anatomy(model)
     body = tuple(f"{path}." for path in (parts.embeddings, *parts.layers))
     if missing := sorted(key for key in drawn if key.startswith(body)):
         raise InputError(
@@ -165,11 +166,11 @@ def load_with_head(
             f"they are not those of a {config.model_type} model"
         )
     _fit_together(name, model, tokenizer)
-    is_new = f"{parts.head}.weight" in drawn
-    trained = not is_new and (choices or keep_head(model, before, label_names))
+    head = f"{parts.head}.weight"
+    trained = head not in drawn and (choices or keep_head(model, before, label_names))
     if not trained and pooling == "mean":
         add_mean_pooling(model)
-    return Loading(model, tokenizer, trained, is_new)
+    return Loading(model, tokenizer, trained, head in absent)
 
 
 def known_labels(config: Any) -> tuple[str, ...]:
@@ -247,8 +248,8 @@ def load_trained(folder: str | Path) -> tuple[nn.Module, Any]:
     auto = AutoModelForMultipleChoice if choices else AutoModelForSequenceClassification
     tokenizer = tokenizer_of(name)
     _agree_on_padding(name, config, tokenizer)
-    model, drawn = weights_of(auto, name, config=config)
-    if drawn:
+    model, *missing = weights_of(auto, name, config=config)
+    if drawn := set().union(*missing):
         raise InputError(f"{name}: its weights lack {min(drawn)}, so it was never trained as a classifier")
     _fit_together(name, model, tokenizer)
     return model.eval(), tokenizer
@@ -405,11 +406,11 @@ def _fit_together(name: str, model: nn.Module, tokenizer: Any) -> None:
         raise InputError(
             f"{name}: its tokenizer has {len(tokenizer)} tokens, its model {rows}: they do not belong together"
         )
-    if not _reads_segments(model):
+    if not reads_segments(model):
         tokenizer.model_input_names = [key for key in tokenizer.model_input_names if key != "token_type_ids"]
 
 
-def _reads_segments(model: nn.Module) -> bool:
+def reads_segments(model: nn.Module) -> bool:
     """Return whether a model can tell first from second texts by the `token_type_ids` of a tokenizer.
 
     Many that take them have no table of segments: GPT-2 and XLM would look them up as words, TAPAS wants seven of a
@@ -422,8 +423,8 @@ def _reads_segments(model: nn.Module) -> bool:
     return getattr(config, "type_vocab_size", 1) != 1 or config.model_type in ("funnel", "xlnet")
 
 
-def weights_of(auto: Any, name: str, **options: Any) -> tuple[nn.Module, set[str]]:
-    """Return a model in float32, and the names of the weights its checkpoint lacks or has in another size."""
+def weights_of(auto: Any, name: str, **options: Any) -> tuple[nn.Module, set[str], set[str]]:
+    """Return a model in float32, the names of the weights its checkpoint lacks, and of those of another size there."""
     try:
         with _quiet():
             model, info = auto.from_pretrained(
@@ -445,7 +446,7 @@ def weights_of(auto: Any, name: str, **options: Any) -> tuple[nn.Module, set[str
     extra = sorted(key for key in info["unexpected_keys"] if _LAYER.search(key))
     if extra:
         raise InputError(f"{name}: its weights have {extra[0]}, for which its config.json has no place")
-    return model, set(info["missing_keys"]) | {key for key, *_ in info["mismatched_keys"]}
+    return model, set(info["missing_keys"]), {key for key, *_ in info["mismatched_keys"]}
 
 
 @contextmanager

@@ -93,7 +93,8 @@ def _pretrained(name: str, label_names: tuple[str, ...]) -> tuple[nn.Module, boo
     before = known_labels(config)
     name_classes(config, label_names)
     forget_temperature(config)
-    model, drawn = weights_of(auto, name, config=config, ignore_mismatched_sizes=True)
+    model, absent, resized = weights_of(auto, name, config=config, ignore_mismatched_sizes=True)
+    drawn = absent | resized
     body = f"{model.base_model_prefix}."
     if missing := sorted(key for key in drawn if key.startswith(body) and "pooler" not in key):
         raise InputError(
@@ -129,7 +130,7 @@ def load_trained_for_images(name: str, config: Any) -> tuple[nn.Module, Preparat
     how = read_preparation(name, config)
     if how is None:
         raise InputError(f"{name}: has no preprocessor_config.json, so nobody knows how to prepare images")
-    model, drawn = weights_of(AutoModelForImageClassification, name, config=config)
-    if drawn:
+    model, *missing = weights_of(AutoModelForImageClassification, name, config=config)
+    if drawn := set().union(*missing):
         raise InputError(f"{name}: its weights lack {min(drawn)}, so it was never trained as a classifier")
     return model.eval(), how

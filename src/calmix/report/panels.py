@@ -29,7 +29,7 @@ def reliability_panels(
     for run, found in judged.items():
         for one in found:
             for stage, probs in one.probs.items():
-                panel, name = one.title, _STAGES[stage] if one.title in scaled else "as it is"
+                panel, name = one.title, _STAGES[stage] if one.title in scaled else "as supplied"
                 if len(judged) > 1:
                     panel, name = f"{panel}, {name}" if one.title in scaled else panel, run
                 panels.setdefault(panel, {})[name] = prepare_reliability(probs, one.labels, bins=bins[run])

@@ -76,7 +76,7 @@ def draw_reliability(panels: Mapping[str, Mapping[str, ReliabilityCurve]]) -> "F
 
 
 def _panel(axes: "Axes", title: str, curves: Mapping[str, ReliabilityCurve]) -> None:
-    axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="as sure as right")
+    axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="perfect calibration")
     for (name, curve), (colour, marker) in zip(curves.items(), cycle(STYLES), strict=False):
         joined = curve.rows >= _FEW
         x, y = curve.confidence[joined], curve.accuracy[joined]

@@ -17,6 +17,7 @@ from calmix.report.page import render_page, write_page
 from calmix.report.reliability import ReliabilityCurve, prepare_reliability
 from calmix.report.runs import Judged, RunFolder, Stage, read_run
 from calmix.report.samples import prepare_samples
+from calmix.report.suspects import prepare_suspects
 from calmix.report.verdict import verdict_of
 
 __all__ = ["curve_data", "run_page", "set_data", "write_run_page"]
@@ -40,6 +41,8 @@ _INFORMATION = re.compile(
     r"split off the training set|kept for the guarantee|learn from the teacher alone|^partners: |^dynamics: recorded"
     r"|^filter: the map's AUM filter dropped \d|^head: |^dev: none is split off"
 )
+# What must be read with the verdict; other notes are folded, unless there are few.
+_FOREMOST, _NOT_FOLDED = ("training:",), 2
 # More classes than this are listed by their commonest mistakes instead of in a matrix.
 _MATRIX = 24
 # Reliability by class, of the classes predicted most.
@@ -57,8 +60,13 @@ def run_page(run: RunFolder) -> str:
     """Return the page of a run as HTML."""
     curves = prepare_curves(run.history, run.metrics.get("best_epoch"))
     verdict = verdict_of(run) if run.judged else None
-    told = [(caveat, True) for caveat in (verdict.caveats if verdict else ())]
-    told += [(note, not _INFORMATION.search(note)) for note in run.metrics.get("notes", [])]
+    notes = [(note, not _INFORMATION.search(note)) for note in run.metrics.get("notes", [])]
+    shown = [(caveat, True) for caveat in (verdict.caveats if verdict else ())]
+    shown += [one for one in notes if one[0].startswith(_FOREMOST)]
+    folded = [one for one in notes if not one[0].startswith(_FOREMOST)]
+    if len(folded) <= _NOT_FOLDED:
+        shown, folded = [*shown, *folded], []
+    suspects = prepare_suspects(run.dynamics) if run.dynamics is not None and run.kind == "map" else None
     data: dict[str, Any] = {
         "key": run.settings.get("hash", run.name),
         "sets": [set_data(judged, run.bins) for judged in run.judged],
@@ -70,14 +78,16 @@ def run_page(run: RunFolder) -> str:
     }
     if run.dynamics is not None and run.texts is not None:
         data["samples"] = prepare_samples(run.dynamics, run.texts)
-    shown = [judged for judged in run.judged if not judged.aside] or run.judged[:1]
+    main = [judged for judged in run.judged if not judged.aside] or run.judged[:1]
     return render_page(
         "run.html",
         data=data,
         run=run,
-        shown=[(judged, prepare_knowledge(judged)) for judged in shown[:3]],
+        shown=[(judged, prepare_knowledge(judged)) for judged in main[:3]],
         verdict=verdict,
-        told=told,
+        told=shown,
+        folded=folded,
+        suspects=suspects,
         figures=FIGURES,
         below_chance=any(
             inside["debiased_ece"] < 0
@@ -90,7 +100,15 @@ def run_page(run: RunFolder) -> str:
         samples=data["samples"],
         curves=curves,
         naming=_naming(run.columns),
+        table=_table(run),
     )
+
+
+def _table(run: RunFolder) -> str:
+    """Return the training table as its command named it, or a word in its place."""
+    words = shlex.split(str(run.settings.get("command", "")))
+    named = len(words) > 2 and words[:2] in (["calmix", "map"], ["calmix", "train"]) and not words[2].startswith("-")
+    return shlex.quote(words[2]) if named else "TABLE"
 
 
 def _naming(columns: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from calmix.data.hygiene import dev_lines
 from calmix.data.label_twins import merged_labels, merging_line, settled_labels
 from calmix.data.origin import few, shown
 from calmix.data.reusing import reused
+from calmix.data.weighting import ClassWeights, class_weights_of
 from calmix.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ FOLDS = 3
 """Parts of so few rows that none are set aside: the networks trained on two of three cost two runs more."""
 
 Source = str | Path | Examples
-ClassWeights = str | Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,37 +169,6 @@ def check_labelled(examples: Examples) -> None:
     """Refuse data with rows that have no label."""
     if (examples.labels < 0).any():
         raise InputError(f"{examples.source or 'the data'}: has unlabelled rows")
-
-
-def class_weights_of(examples: Examples, weights: ClassWeights | None) -> NDArray[np.float64] | None:
-    """Return a weight for each class with mean 1 over the training rows, so that the learning rate keeps its meaning.
-
-    `balanced` gives each class the same total; a mapping gives weights by name, 1 for the others.
-    """
-    if weights is None:
-        return None
-    if examples.kind == "choices":
-        raise InputError("class weights are for classes: multiple-choice data has none")
-    names = examples.label_names
-    found = examples.labels[examples.labels >= 0]
-    share = np.bincount(found, minlength=len(names)) / max(1, len(found))
-    if examples.targets is not None:
-        share = examples.targets.mean(axis=0)
-    if weights == "balanced":
-        given = np.where(share > 0, 1 / np.where(share > 0, share, 1), 0.0)
-    elif not isinstance(weights, Mapping) or not all(isinstance(w, int | float) for w in weights.values()):
-        raise InputError(f"class weights are 'balanced' or one number per label, not {weights!r}")
-    else:
-        unknown = set(weights) - set(names)
-        if unknown:
-            raise InputError(f"class weights name {min(unknown)!r}, which is not a label (they are {', '.join(names)})")
-        if any(not 0 <= w < float("inf") for w in weights.values()):
-            raise InputError("class weights must be numbers, 0 or above")
-        given = np.array([float(weights.get(name, 1.0)) for name in names])
-    mean = float((given * share).sum())
-    if mean == 0:
-        raise InputError("class weights are 0 for every label that occurs")
-    return np.asarray(given / mean)
 
 
 def _with_classes(examples: Examples, names: tuple[str, ...]) -> Examples:

@@ -65,6 +65,13 @@ function cloudPanel(title, points, { x, y, plainX = false, diagonal = false }) {
   return plot.svg;
 }
 
+// A single panel leaves half of the page empty: its tables, unfolded, stand beside it.
+function settle(panels) {
+  const charts = panels.parentElement, single = panels.children.length === 1;
+  if (single !== charts.classList.contains("single")) charts.querySelector("details").open = single;
+  charts.classList.toggle("single", single);
+}
+
 function drawCurves(into, tables, curves) {
   const { epochs, panels, best } = curves;
   // Epoch 0 is before fine-tuning: another model, whose head has its full size, and so a point of its own.

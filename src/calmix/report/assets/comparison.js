@@ -35,6 +35,7 @@ function showComparison() {
       }
       panels.append(element("figure", {}, element("h3", {}, isolated(set.title)), svg, element("figcaption", {}, keys)));
     }
+    settle(panels);
   };
   for (const id of ["diagram", "stage", "aside"]) byId(id).addEventListener("change", draw);
   draw();

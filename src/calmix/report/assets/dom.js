@@ -26,8 +26,9 @@ const visible = (text) => text.replace(/[\u0000-\u0008\u000b-\u001f\u007f]/g, (c
 // A piece of text whose direction is its own and leaves its surroundings alone.
 const isolated = (text, tag = "bdi") => element(tag, { dir: "auto" }, visible(text));
 
-const percent = (value, digits = 1) => (value === null || Number.isNaN(value) ? "–" : `${(100 * value).toFixed(digits)} %`);
-const fixed = (value, digits = 3) => (value === null || value === undefined || Number.isNaN(value) ? "–" : value.toFixed(digits));
+const minus = (number) => number.replace("-", "−");
+const percent = (value, digits = 1) => (value === null || Number.isNaN(value) ? "–" : minus(`${(100 * value).toFixed(digits)} %`));
+const fixed = (value, digits = 3) => (value === null || value === undefined || Number.isNaN(value) ? "–" : minus(value.toFixed(digits)));
 const count = (value) => value.toLocaleString("en-US");
 
 const ARRAYS = { f32: Float32Array, u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, i32: Int32Array };

@@ -61,8 +61,8 @@ function factsOf(samples, row) {
   const suspect = samples.suspect[row] === 1;
   return [
     element("p", { class: "facts" }, "label ", named(samples, samples.label[row]),
-      samples.rival[row] === 65535 ? "" : [suspect ? " · looks like " : " · else ", named(samples, samples.rival[row], suspect ? "suggested" : ""), ` (suspicion ${fixed(samples.score[row], 2)})`],
-      " · last said ", named(samples, samples.last[row])),
+      samples.rival[row] === 65535 ? "" : [suspect ? " · looks like " : " · else ", named(samples, samples.rival[row], suspect ? "suggested" : ""), ` (suspicion score ${fixed(samples.score[row], 2)})`],
+      " · final prediction: ", named(samples, samples.last[row])),
     element("p", { class: "facts" }, `confidence ${fixed(samples.confidence[row], 2)} · variability ${fixed(samples.variability[row], 2)} · margin ${fixed(samples.aum[row], 2)} · ${REGIONS[samples.region[row]] ?? "no region"}`),
     ...sparkline(samples, row),
     element("p", { class: "facts" }, history.join(" · ")),

@@ -58,7 +58,7 @@ function showReliability() {
       const found = name === null ? set.reliability : (set.classes.find((c) => c.name === name) || { reliability: {} }).reliability;
       const curves = Object.entries(found)
         .filter(([s]) => !twice || stage.value === "both" || s === stage.value)
-        .map(([s, curve]) => ({ name: twice ? STAGES[s][0] : "as it is", series: STAGES[s][1], curve }));
+        .map(([s, curve]) => ({ name: twice ? STAGES[s][0] : "as supplied", series: STAGES[s][1], curve }));
       if (!curves.length) {
         panels.append(element("figure", {}, element("h3", {}, isolated(set.title)), element("p", { class: "keys" }, "No such prediction.")));
         continue;
@@ -67,6 +67,7 @@ function showReliability() {
       panels.append(reliabilityPanel(set.title, curves, `${count(rows)} rows`));
       for (const { name: shown, curve } of curves) tables.append(reliabilityTable(set.title, shown, curve));
     }
+    settle(panels);
   };
   stage.addEventListener("change", draw);
   chosen.addEventListener("change", draw);

@@ -64,8 +64,8 @@ async function showSelective() {
   const level = (value) => `${Number((100 * value).toPrecision(4))} %`;
   if (guarantee) {
     byId("guarantee").textContent = guarantee.threshold === null
-      ? `An accuracy of ${level(guarantee.accuracy)} cannot be promised: the rows kept for it are too few, or too many of them were answered wrongly.`
-      : `Confidence of at least ${fixed(guarantee.threshold)} keeps accuracy at ${level(guarantee.accuracy)} or above, certain to ${percent(1 - guarantee.error, 0)}, on data like the rows kept for that.`;
+      ? `An accuracy of ${level(guarantee.accuracy)} cannot be promised: the rows kept for it are too few, or too many of them were predicted wrongly.`
+      : `Accepting confidence ≥ ${fixed(guarantee.threshold)} keeps accuracy ≥ ${level(guarantee.accuracy)} (with ${percent(1 - guarantee.error, 0)} confidence) on data like the rows kept for that.`;
     const { constant, possible } = data.promises || {};
     if (constant && constant.accuracy >= guarantee.accuracy)
       byId("guarantee").textContent += ` That says nothing: always answering “${constant.label}” keeps it, too (${percent(constant.accuracy, 0)} of these rows).`;
