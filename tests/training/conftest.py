@@ -18,7 +18,16 @@ Quick = Callable[..., Run]
 @pytest.fixture(scope="session")
 def calm(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model without dropout: its training is arithmetic alone."""
-    folder = shutil.copytree(checkpoint("bert"), tmp_path_factory.mktemp("calm") / "bert")
+    return without_dropout(shutil.copytree(checkpoint("bert"), tmp_path_factory.mktemp("calm") / "bert"))
+
+
+@pytest.fixture(scope="session")
+def calm_anew(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Such a model that has no head for the labels of tiny data."""
+    return without_dropout(shutil.copytree(checkpoint("bert", classes=4), tmp_path_factory.mktemp("calm") / "anew"))
+
+
+def without_dropout(folder: Path) -> Path:
     config = json.loads((folder / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0}
     (folder / "config.json").write_text(json.dumps(config))

@@ -313,6 +313,8 @@ def test_a_student_begins_with_a_head_fitted_to_what_its_teacher_says(anew: Any,
     assert [entry["epoch"] for entry in kept.metrics["epochs"]] == [0, 1, 2]
     assert "head: fitted to 24 rows before fine-tuning" in kept.metrics["notes"]
     assert [entry["epoch"] for entry in live.metrics["epochs"]] == [1, 2]
+    with pytest.raises(InputError, match="--epochs 0 has nothing to fit a head to: give --cache, or rows with labels"):
+        anew("nothing", **taught, cache_teacher=False, epochs=0)
 
 
 def test_a_map_begins_with_a_fitted_head_too(checkpoint: Any, tmp_path: Path) -> None:

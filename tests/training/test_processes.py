@@ -80,8 +80,8 @@ def test_gradients_are_those_of_one_process_to_the_last_uneven_batch(
 
 def run(model: Path, out: Path, rows: int, **changes: Any) -> dict[str, Any]:
     settings: dict[str, Any] = {"epochs": 2, "lr": 1e-2, "select": "none", "seed": 3, "batch_size": 8}
-    dev, test = tiny.examples(7, seed=1), tiny.examples(4, seed=2)
-    return train(tiny.examples(rows), dev=dev, test=test, model=model, out=out, **settings | changes).metrics
+    settings |= {"dev": tiny.examples(7, seed=1), "test": tiny.examples(4, seed=2)}
+    return train(tiny.examples(rows), model=model, out=out, **settings | changes).metrics
 
 
 @pytest.mark.parametrize("rows", [25, 10])
@@ -103,6 +103,33 @@ def test_a_run_of_several_processes_is_that_of_one(calm: Path, tmp_path: Path, r
             assert ours["id"] == theirs["id"]
         assert told[0]["rows"] == alone["rows"]
         assert [entry["step"] for entry in told[0]["epochs"]] == [entry["step"] for entry in alone["epochs"]]
+
+
+def test_several_processes_begin_with_the_head_of_one(calm_anew: Path, tmp_path: Path) -> None:
+    (alone,) = together(1, partial(run, calm_anew, tmp_path / "1", 25, epochs=0))
+    for world in (2, 3):
+        told = together(world, partial(run, calm_anew, tmp_path / str(world), 25, epochs=0))
+        assert all(metrics == told[0] for metrics in told)
+        assert told[0]["epochs"][0]["dev"] == alone["epochs"][0]["dev"]
+        assert told[0]["temperature"] == pytest.approx(alone["temperature"], rel=1e-4)
+        a, b = weights(tmp_path / "1"), weights(tmp_path / str(world))
+        for name in a:  # the temperature is inside of the last layer's
+            near = {"rtol": 1e-4, "atol": 1e-6} if name.startswith("classifier") else {"rtol": 0, "atol": 0}
+            torch.testing.assert_close(a[name], b[name], **near)
+
+
+def test_several_processes_go_on_from_a_fitted_head_and_fold_as_one(calm_anew: Path, tmp_path: Path) -> None:
+    folded = {"dev": None, "folds": 2, "epochs": 1, "checkpoint_minutes": 0}
+    (alone,) = together(1, partial(run, calm_anew, tmp_path / "1", 25, **folded))
+    told = together(2, partial(run, calm_anew, tmp_path / "2", 25, **folded))
+    assert told[0] == told[1]
+    assert [entry["epoch"] for entry in told[0]["epochs"]] == [0, 1]
+    for ours, theirs in zip(told[0]["epochs"], alone["epochs"], strict=True):
+        assert ours["dev"]["nll"] == pytest.approx(theirs["dev"]["nll"], rel=1e-3)
+    a, b = weights(tmp_path / "1"), weights(tmp_path / "2")
+    for name in a:
+        if not name.endswith("key.bias"):
+            torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-4)
 
 
 def same_logits(model: Path, out: Path) -> dict[str, Any]:
@@ -205,7 +232,8 @@ def test_a_ctrl_c_in_one_process_stops_all_at_the_same_step_and_any_number_goes_
     if after == 2:
         assert together(2, lambda: disturbed(nothing, 0, calm, whole, 24, **more)) == ["done"] * 2
         assert same(out, whole)
-    losses = [json.loads(line)["loss"] for line in (out / "log.jsonl").read_text().splitlines()]
+    first, *losses = [json.loads(line)["loss"] for line in (out / "log.jsonl").read_text().splitlines()]
+    assert first is None
     assert len(losses) == 3
     assert losses[2] < losses[0]
     assert recorded(out).observations.tolist() == [3] * 24

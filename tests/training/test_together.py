@@ -70,6 +70,37 @@ def test_without_random_draws_each_run_is_the_one_it_would_be_alone(calm: Path, 
         assert (beside / "run.toml").read_text() != ""
 
 
+def test_side_by_side_each_run_begins_with_the_head_it_would_have_alone(
+    checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    bert = checkpoint("bert", classes=4)
+    found = together(bert, tmp_path / "beside", range(2), head="fitted")
+    assert [type(run) for run in found] == [Run, Run]
+    for seed in range(2):
+        alone = train(**asked(bert, tmp_path / "alone", seed, head="fitted")).metrics
+        beside = metrics(tmp_path / "beside" / str(seed))
+        assert [entry["epoch"] for entry in beside["epochs"]] == [0, 1, 2]
+        for name in ("epoch", "step", "loss", "dev", "joint"):
+            assert beside["epochs"][0][name] == alone["epochs"][0][name]
+        assert "head: fitted to 45 rows before fine-tuning" in beside["notes"]
+        assert beside["trained_beside"] == 1
+        seconds = [entry["seconds"] for entry in beside["epochs"]]
+        assert seconds[1:] == sorted(seconds[1:])
+
+
+def test_side_by_side_a_head_that_nothing_beat_is_at_full_size(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bert = checkpoint("bert", classes=4)
+    alone = train(**asked(bert, tmp_path / "alone", 1, head="fitted", epochs=0)).folder
+    worth = iter([1.0, 1.0, 0.0, 0.0])  # of two heads, and of what became of each
+    monkeypatch.setattr("calmix.training.loop.score", lambda *_: next(worth))
+    together(bert, tmp_path / "beside", range(2), head="fitted", epochs=1)
+    assert metrics(tmp_path / "beside" / "1")["best_epoch"] == 0
+    one, other = (load_file(folder / "model" / "model.safetensors") for folder in (alone, tmp_path / "beside" / "1"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
 def test_texts_are_tokenised_once_for_all(
     checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,20 +183,22 @@ def test_a_run_that_cannot_begin_does_not_keep_the_others_from_it(
     assert [p.name for p in (tmp_path / "1").iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize(("head", "classes"), [("random", 3), ("fitted", 3), ("fitted", 4)])
 def test_a_run_that_goes_bad_is_given_up_and_the_others_go_on(
-    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, classes: int
 ) -> None:
     load_network = pipeline.load_network
 
     def poisoned(*args: Any, seed: int, **options: Any) -> Any:
         loaded = load_network(*args, seed=seed, **options)
         if seed == 1:
-            loaded.network.classifier.bias.data[0] = torch.nan  # type: ignore[union-attr, operator]
+            part = loaded.network.classifier if classes == 3 else loaded.network.bert.pooler.dense
+            part.bias.data[0] = torch.nan  # type: ignore[union-attr, operator]
         return loaded
 
     monkeypatch.setattr(pipeline, "load_network", poisoned)
     monkeypatch.setattr("calmix.training.lowering.Lowered.agrees", lambda *_: True)
-    found = together(checkpoint("bert"), tmp_path, range(3))
+    found = together(checkpoint("bert", classes=classes), tmp_path, range(3), head=head)
     assert [type(run) for run in found] == [Run, TrainingError, Run]
     assert "finite" in str(found[1])
     assert not (tmp_path / "1" / "metrics.json").exists()

@@ -231,6 +231,8 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
     if method.prepare is not None and given["epochs"] != 0:
         sets = replace(sets, train=method.prepare(whole))
     hyper = with_defaults(given, pretrained, rows=len(whole), classes=len(whole.label_names))
+    if hyper["epochs"] == 0 and not cache_teacher and (whole.labels < 0).all():
+        raise InputError("--epochs 0 has nothing to fit a head to: give --cache, or rows with labels")
     weights = class_weights_of(sets.train, class_weights)
     known = check_guided(method, dynamics, online, sets.train)
     two_runs = method.guide is not None and known is None and not online and hyper["epochs"] > 0

@@ -19,7 +19,7 @@ from calmix.training.guiding import Guidance
 from calmix.training.halves import Ready, Run, begun, ended
 from calmix.training.interrupting import Interrupted, interrupts_held
 from calmix.training.keeping import Fit, Keeper
-from calmix.training.loop import Progress, begin_run_of, epoch_entry
+from calmix.training.loop import Beginning, Progress, begin_run_of, epoch_entry
 from calmix.training.optimising import learning_rate, optimizer_for
 from calmix.training.pipeline import stages
 from calmix.training.seeding import seed_for
@@ -186,7 +186,8 @@ def fit_together(runs: Sequence[Ready]) -> list[Fit | Exception] | None:
     first, hyper = runs[0], runs[0].hyper
     began = time.monotonic()
     models = [run.network.to(first.accelerator.device) for run in runs]
-    beginnings = [None if run.begin is None else run.begin() for run in runs]
+    failed: dict[int, Exception] = {}
+    beginnings = [_begun(run, place, failed) for place, run in enumerate(runs)]
     rates = {name: hyper[name] for name in ("lr", "weight_decay")}
     optimizers = [optimizer_for(hyper["optimizer"], model.parameters(), **rates) for model in models]
     guidance, seeds = SideBySide([run.guidance for run in runs]), [run.hyper["seed"] for run in runs]
@@ -206,12 +207,15 @@ def fit_together(runs: Sequence[Ready]) -> list[Fit | Exception] | None:
     if not stepper.lowered.agrees(_sample(first)):
         return None
     keepers = [Keeper(run.network, stepper, run.folder, minutes=math.inf) for run in runs]
-    for keeper, run, start in zip(keepers, runs, beginnings, strict=True):
+    for place, (keeper, run, start) in enumerate(zip(keepers, runs, beginnings, strict=True)):
         keeper.run.beside = len(runs) - 1
         if start is not None:
-            begin_run_of(keeper, start, run.dev, run.hyper["select"], math.inf, None)
+            try:
+                begin_run_of(keeper, start, run.dev, run.hyper["select"], math.inf, None)
+            except TrainingError as error:
+                failed[place] = error
             keeper.run.notes.append(start.note)
-    failed: dict[int, Exception] = {}
+        keeper.before = sum(each.seconds for each in beginnings if each is not None)  # all are shared
     layout = partial(epoch_steps_together, first.data, first.recipe, batch_size=hyper["batch_size"], seeds=seeds)
     per_epoch = sum(1 for _ in layout(0, signals=[run.guidance.columns for run in runs]))
     steps = hyper["epochs"] * per_epoch
@@ -240,6 +244,15 @@ def fit_together(runs: Sequence[Ready]) -> list[Fit | Exception] | None:
         keeper.model.eval()
         keeper.run.seconds, keeper.run.notes = seconds, [*keeper.run.notes, *stepper.notes]
     return [failed.get(place) or keeper.run for place, keeper in enumerate(keepers)]
+
+
+def _begun(run: Ready, place: int, failed: dict[int, Exception]) -> Beginning | None:
+    """Return what a run begins with; one that cannot begin is given up."""
+    try:
+        return None if run.begin is None else run.begin()
+    except TrainingError as error:
+        failed[place] = error
+        return None
 
 
 def _sample(run: Ready) -> dict[str, Tensor]:
