@@ -3,7 +3,8 @@
     python benchmarks/pooling.py --data FOLDER --tasks trec6:8,clinc150:8 --seeds 0,1
 
 FOLDER holds `trec6/train.jsonl.xz` and the like. A task is named with its rows a class. All networks train on the same
-rows in the same steps; 300 rows of dev (of train, where there is no dev) give the temperature and choose no epoch. A line of `results/pooling/runs.jsonl` for each run; what is there is not made again.
+rows in the same steps; 300 rows of dev (of train, where there is no dev) give the temperature and choose no epoch.
+A line of `results/pooling/runs.jsonl` for each run; what is there is not made again.
 """
 
 import argparse
