@@ -1,6 +1,7 @@
 """What all tests share: one torch thread, no network, and tiny checkpoints of every architecture."""
 
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -52,6 +53,22 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
         name = f"{architecture}-{'choices' if choices else classes}-{layers}" + (f"-{heads}" if heads != 2 else "")
         shape = {"classes": classes, "layers": layers, "heads": heads}
         return tiny.build(architecture, root / name, choices=choices, **shape)
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def headless(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """Return `headless(architecture)`: the folder of a tiny encoder as pretrained ones come, without a head."""
+    from safetensors.torch import load_file, save_file
+
+    @cache
+    def folder(architecture: str = "bert") -> Path:
+        place = shutil.copytree(checkpoint(architecture), tmp_path_factory.mktemp("headless") / architecture)
+        file = place / "model.safetensors"
+        held = {name: values for name, values in load_file(file).items() if not name.startswith("classifier.")}
+        save_file(held, file, {"format": "pt"})
+        return place
 
     return folder
 

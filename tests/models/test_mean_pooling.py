@@ -244,23 +244,24 @@ def test_a_model_that_has_the_layer_gets_no_second_one(checkpoint: Any, tmp_path
 
 
 @pytest.mark.parametrize("names", [("yes", "no", "maybe", "never"), ("a", "b", "c")])
-def test_a_network_whose_head_is_drawn_anew_reads_as_it_is_asked_to(checkpoint: Any, names: tuple[str, ...]) -> None:
+def test_a_network_without_a_head_reads_as_it_is_asked_to(headless: Any, names: tuple[str, ...]) -> None:
     def layers(**options: Any) -> int:
-        return len(anatomy(load_with_head(str(checkpoint("bert")), label_names=names, **options).model).layers)
+        return len(anatomy(load_with_head(str(headless("bert")), label_names=names, **options).model).layers)
 
     assert layers(pooling="mean") == 3
     assert layers(pooling="first") == layers() == 2
-    assert len(anatomy(load_for_training(str(checkpoint("bert")), label_names=names)[0]).layers) == 2
+    assert len(anatomy(load_for_training(str(headless("bert")), label_names=names)[0]).layers) == 2
 
 
-def test_a_network_whose_head_is_kept_reads_as_it_was_trained_to(checkpoint: Any) -> None:
-    loading = load_with_head(str(checkpoint("bert")), label_names=tiny.LABELS, pooling="mean")
-    assert loading.trained_head
+@pytest.mark.parametrize("names", [tiny.LABELS, ("a", "b", "c"), ("yes", "no", "maybe", "never")])
+def test_a_network_that_had_a_head_reads_as_it_was_trained_to(checkpoint: Any, names: tuple[str, ...]) -> None:
+    loading = load_with_head(str(checkpoint("bert")), label_names=names, pooling="mean")
+    assert loading.trained_head == (names == tiny.LABELS)
     assert len(anatomy(loading.model).layers) == 2
 
 
-def test_predictions_are_the_same_however_they_are_batched(checkpoint: Any) -> None:
-    loading = load_with_head(str(checkpoint("bert")), label_names=("a", "b"), pooling="mean")
+def test_predictions_are_the_same_however_they_are_batched(headless: Any) -> None:
+    loading = load_with_head(str(headless("bert")), label_names=("a", "b"), pooling="mean")
     packed = encode(tiny.examples(12), loading.tokenizer, max_length=64)
     alone = predict_logits(loading.model, packed, tokens=1)
     np.testing.assert_allclose(predict_logits(loading.model, packed), alone, atol=1e-4)

@@ -70,18 +70,23 @@ def test_what_cannot_be_meant_is_refused(anew: Any, tmp_path: Path, changes: Any
 
 
 def test_a_new_head_reads_the_mean_unless_told_otherwise_and_a_trained_one_what_it_always_did(
-    anew: Any, checkpoint: Any
+    anew: Any, checkpoint: Any, headless: Any
 ) -> None:
     layers = {
         name: calmix.load(anew(name, epochs=0, **changes).folder).model.config.num_hidden_layers
         for name, changes in {
-            "mean": {},
-            "first": {"pooling": "first"},
+            "mean": {"model": headless("bert")},
+            "first": {"model": headless("bert"), "pooling": "first"},
             "kept": {"model": checkpoint("bert")},
-            "pairs": {"train": tiny.examples(24, kind="pair"), "dev": tiny.examples(12, kind="pair", seed=1)},
+            "drawn anew": {},
+            "pairs": {
+                "model": headless("bert"),
+                "train": tiny.examples(24, kind="pair"),
+                "dev": tiny.examples(12, kind="pair", seed=1),
+            },
         }.items()
     }
-    assert layers == {"mean": 3, "first": 2, "kept": 2, "pairs": 2}
+    assert layers == {"mean": 3, "first": 2, "kept": 2, "drawn anew": 2, "pairs": 2}
 
 
 # ---- epoch 0
@@ -317,10 +322,10 @@ def test_a_student_begins_with_a_head_fitted_to_what_its_teacher_says(anew: Any,
         anew("nothing", **taught, cache_teacher=False, epochs=0)
 
 
-def test_a_map_begins_with_a_fitted_head_too(checkpoint: Any, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"model": str(checkpoint("bert", classes=4)), "epochs": 1, "batch_size": 8, "lr": 1e-9}
-    fitted = survey(tiny.examples(24), out=tmp_path / "fitted", **settings)
-    random = survey(tiny.examples(24), out=tmp_path / "random", head="random", **settings)
+def test_a_map_begins_with_a_fitted_head_too(headless: Any, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"model": str(headless("bert")), "epochs": 1, "batch_size": 8, "lr": 1e-9}
+    fitted = survey(tiny.examples(90), out=tmp_path / "fitted", **settings)
+    random = survey(tiny.examples(90), out=tmp_path / "random", head="random", **settings)
     assert fitted.dynamics.correctness.mean() > random.dynamics.correctness.mean() + 0.2
 
 

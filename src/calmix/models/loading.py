@@ -141,10 +141,11 @@ def load_with_head(
     """Return a model with a head for these labels, in float32, and its tokenizer.
 
     `name` is a folder or a name on the Hugging Face hub. A trained head for the same labels is kept, whatever their
-    order. One that is missing or for others is drawn anew from torch's global random state: seed it first; the network
-    then reads a text by its `pooling`, if its architecture can. A decoder without a padding token lends its
-    end-of-sequence token, in the config too: that is how it finds where a text ends. `examples` is the training set,
-    which a sentence CNN has its words from.
+    order. One that is missing or for others is drawn anew from torch's global random state: seed it first. A network
+    without one reads a text by `pooling`, if its architecture can; who had one has learnt to read as it does.
+
+    A decoder without a padding token lends its end-of-sequence token, in the config too: that is how it finds where a
+    text ends. `examples` is the training set, which a sentence CNN has its words from.
     """
     if is_sentence_cnn(name):
         if examples is None:
@@ -168,9 +169,10 @@ def load_with_head(
     _fit_together(name, model, tokenizer)
     head = f"{parts.head}.weight"
     trained = head not in drawn and (choices or keep_head(model, before, label_names))
-    if not trained and pooling == "mean":
+    is_bare = head in absent
+    if is_bare and pooling == "mean":
         add_mean_pooling(model)
-    return Loading(model, tokenizer, trained, head in absent)
+    return Loading(model, tokenizer, trained, is_bare)
 
 
 def known_labels(config: Any) -> tuple[str, ...]:
