@@ -279,7 +279,7 @@ def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(
         "    return Recipe(loss)\n"
     )
     command = ["train", files["train"], "--dev", files["dev"], "--model", checkpoint("bert"), "--batch-size", 8]
-    command += ["--out", "run", "--recipe", "mine.py:mine"]
+    command += ["--epochs", 3, "--out", "run", "--recipe", "mine.py:mine"]
     handler = signal.getsignal(signal.SIGTERM)
     ended = calmix(*command)
     assert ended.code == 130

@@ -21,7 +21,13 @@ CONFIG: dict[str, Any] = {
     "bins": 15,
     "guarantee": None,
 }
-FACTS: dict[str, Any] = {"best_epoch": 1, "epochs": [{}], "rows": {"train": 9, "dev": 6}, "notes": [], "seconds": 1.0}
+FACTS: dict[str, Any] = {
+    "best_epoch": 1,
+    "epochs": [{"epoch": 1}],
+    "rows": {"train": 9, "dev": 6},
+    "notes": [],
+    "seconds": 1.0,
+}
 
 
 def finished(folder: Path, checkpoint: Any, logits: Any, *, lean: bool = False, **config: Any) -> dict[str, Any]:
