@@ -51,8 +51,10 @@ def timed(settings: dict[str, Any]) -> dict[str, float]:
     began = time.perf_counter()
     run = train(examples, **settings)
     whole = time.perf_counter() - began
-    ends = [0.0, *(entry["seconds"] for entry in run.metrics["epochs"])]
-    steps = [0, *(entry["step"] for entry in run.metrics["epochs"])]
+    history = run.metrics["epochs"]
+    if history[0]["epoch"] > 0:  # no head was fitted before
+        history = [{"seconds": 0.0, "step": 0}, *history]
+    ends, steps = [entry["seconds"] for entry in history], [entry["step"] for entry in history]
     later = range(1, len(ends) - 1) if len(ends) > 2 else range(len(ends) - 1)
     epochs = [(ends[e + 1] - ends[e], steps[e + 1] - steps[e]) for e in later]
     epoch = statistics.median(seconds for seconds, _ in epochs)

@@ -167,7 +167,7 @@ def _studies() -> dict[str, Bad]:
         "an option that is not there": ('"erm"', '"erm"\noptions = { alpha = 1 }', "[[method]] 1: recipe erm has no option 'alpha'"),
         "two methods of one name": ('[[method]]\nrecipe = "erm"\n', '[[method]]\n[[method]]\n', "two methods are called 'erm'"),
         "a key of nobody": ("[task.t]", "x = 1\n[task.t]", "unknown key 'x' (known: title"),
-        "no epochs": ("epochs = 1", "epochs = 0", "--epochs must be at least 1, not 0"),
+        "no epochs": ("epochs = 1", "epochs = -1", "--epochs must be at least 0, not -1"),
         "epochs in words": ("epochs = 1", 'epochs = "three"', "--epochs must be a whole number"),
         "a setting that is not there": ("epochs = 1", "epoch = 1", "unknown key 'epoch'; did you mean 'epochs'?"),
         "a rate that is not finite": ("epochs = 1", "lr = nan", "--lr must be between 0 and 1"),
@@ -464,7 +464,7 @@ def _runs() -> dict[str, Bad]:
         "a record that was cut": ("train good.csv --model MODEL --out bad", "run.toml: is damaged", run_of({"run.toml": b"[decided", "metrics.json": None})),
         "a record of nothing": ("train good.csv --model MODEL --out bad", "holds a different run", run_of({"run.toml": b"", "metrics.json": None})),
         "a map to guide, damaged": ("train good.csv --recipe tdmixup --dynamics bad --model MODEL --out new", "datamap.parquet: not a whole Parquet file", run_of({"datamap.parquet": b"PAR1"})),
-        "a map to guide, of others": ("train good.csv --recipe tdmixup --dynamics bad --model MODEL --out new", "18 of 18 samples have no recorded dynamics", run_of()),
+        "a map to guide, of others": ("train good.csv --recipe tdmixup --dynamics bad --model MODEL --out new", "20 of 20 samples have no recorded dynamics", run_of()),
     }  # fmt: skip
     good = {"good.csv": rows("text,label", *many())}
     found = {

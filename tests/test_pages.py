@@ -15,6 +15,7 @@ from pages import DOCS, blocks, commands, exit_code, follow
 from transformers import AutoModelForSequenceClassification
 
 from calmix.data import read_examples
+from calmix.dynamics import Dynamics
 from calmix.mixing import RECIPES, Recipe, choose, choosing, options_of
 
 RECIPES_PAGE = (DOCS / "recipes.md").read_text(encoding="utf-8")
@@ -45,6 +46,9 @@ def desk(checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     tokenizer = tiny.tokenizer("bert")
     batch = tokenizer(tiny.texts(6)[0], padding=True, return_tensors="pt")
     texts, labels = tiny.texts(30)
+    recorded = np.random.default_rng(0).normal(size=(2, 30, 3)).astype(np.float32)
+    (tmp_path / "erm-run").mkdir()
+    Dynamics.from_logits(recorded, np.arange(30) % 3).save(tmp_path / "erm-run" / "datamap.parquet")
     yield {
         "texts": texts,
         "labels": labels,
@@ -52,6 +56,7 @@ def desk(checkpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         "batch": {**batch, "labels": torch.tensor([0, 1, 2, 0, 1, 2])},
         "generator": torch.Generator().manual_seed(0),
         "tokenizer": tokenizer,
+        "positions": torch.arange(6),
     }
     sys.modules.pop("my", None)
 
@@ -70,7 +75,7 @@ def test_the_python_of_a_page_runs(desk: dict[str, Any], page: str) -> None:
 def test_the_python_of_the_page_about_abstaining_runs_from_top_to_bottom(desk: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     probs = rng.dirichlet(np.ones(3), 200)
-    names = {"probs": probs, "labels": probs.argmax(1), "new_probs": probs[:5], "texts": tiny.texts(4)[0], **desk}
+    names = desk | {"probs": probs, "labels": probs.argmax(1), "new_probs": probs[:5], "texts": tiny.texts(4)[0]}
     for code in _blocks(SELECTIVE_PAGE, "python"):
         exec(compile(code, "<page>", "exec"), names)
     assert len(names["answers"]) == len(names["accepted"]) == len(names["possible"]) == 4

@@ -28,7 +28,9 @@ def folder(place: Path) -> Path:
 
 @pytest.fixture
 def trained(calmix: Any, folder: Path, place: Path, image_checkpoint: Any) -> Path:
-    ended = calmix("train", folder, "--model", image_checkpoint("convnet"), *TRAINING, "--out", "run")
+    ended = calmix(
+        "train", folder, "--model", image_checkpoint("convnet"), *TRAINING, "--dev-fraction", 0.1, "--out", "run"
+    )
     assert ended.code == 0, ended.err
     return place / "run"
 

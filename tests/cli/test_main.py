@@ -90,7 +90,7 @@ BAD_COMMANDS = [
     "train good.csv --class-weights y=0,n=0",
     "train good.csv --lr -1",
     "train good.csv --lr fast",
-    "train good.csv --epochs 0",
+    "train good.csv --epochs -1",
     "train good.csv --batch-size 0",
     "train good.csv --accumulate 0",
     "train good.csv --max-length 1",
@@ -278,8 +278,19 @@ def test_ctrl_c_and_sigterm_save_and_say_how_to_go_on(
         "        return term(step)\n"
         "    return Recipe(loss)\n"
     )
-    command = ["train", files["train"], "--dev", files["dev"], "--model", checkpoint("bert"), "--batch-size", 8]
-    command += ["--epochs", 3, "--out", "run", "--recipe", "mine.py:mine"]
+    command = [
+        "train",
+        files["train"],
+        "--dev",
+        files["dev"],
+        "--model",
+        checkpoint("bert"),
+        "--batch-size",
+        8,
+        "--epochs",
+        3,
+    ]
+    command += ["--out", "run", "--recipe", "mine.py:mine"]
     handler = signal.getsignal(signal.SIGTERM)
     ended = calmix(*command)
     assert ended.code == 130

@@ -358,8 +358,8 @@ def test_what_is_set_on_the_command_line_reaches_the_map(
     options = [word for name, value in said.items() for word in (f"--{name.replace('_', '-')}", value)]
     said |= {"gradient_checkpointing": True, "filtered": True, "judged": "both", "record": "evaluation"}
     options += ["--gradient-checkpointing", "--filter", "--judge", "both", "--record", "evaluation"]
-    said |= {"merge_labels": False}
-    options += ["--keep-labels"]
+    said |= {"merge_labels": False, "head": "random", "pooling": "first"}
+    options += ["--keep-labels", "--head", "random", "--pooling", "first"]
     assert "heard" in calmix(*words, *options, "--out", "map").err
     assert {name: asked[name] for name in said} == said
     unsaid = usual.keys() - said.keys()

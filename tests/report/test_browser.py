@@ -140,7 +140,7 @@ def place_of(page: Any, run: Any, row: int) -> tuple[float, float]:
     """Return where on the screen a sample of the map is."""
     box = page.locator("#points").bounding_box()
     shown = fitting_limits(run.dynamics.variability, run.dynamics.confidence)
-    x = 44 + run.dynamics.variability[row] / (1.02 * shown.right) * (box["width"] - 44 - 12)
+    x = 56 + run.dynamics.variability[row] / (1.02 * shown.right) * (box["width"] - 56 - 12)
     high = (run.dynamics.confidence[row] - shown.bottom) / (1.02 * (shown.top - shown.bottom))
     y = box["height"] - 40 - high * (box["height"] - 12 - 40)
     return box["x"] + x, box["y"] + y
@@ -196,7 +196,7 @@ def test_the_lasso_lists_the_samples_inside(open_page: Any, make_run: Any) -> No
     to_map(page)
     box = page.locator("#points").bounding_box()
     # All samples below half of the height of the map.
-    corners = [(45, 0.5), (box["width"] - 4, 0.5), (box["width"] - 4, 0.98), (45, 0.98), (45, 0.5)]
+    corners = [(57, 0.5), (box["width"] - 4, 0.5), (box["width"] - 4, 0.98), (57, 0.98), (57, 0.5)]
     page.locator("#lasso").click()
     for k, (x, share) in enumerate(corners):
         page.mouse.move(box["x"] + x, box["y"] + share * box["height"])
@@ -204,7 +204,7 @@ def test_the_lasso_lists_the_samples_inside(open_page: Any, make_run: Any) -> No
             page.mouse.down()
     page.mouse.up()
     places = [place_of(page, run, row) for row in range(60)]
-    inside = {row for row, (x, y) in enumerate(places) if y > box["y"] + box["height"] / 2 and x > box["x"] + 45}
+    inside = {row for row, (x, y) in enumerate(places) if y > box["y"] + box["height"] / 2 and x > box["x"] + 57}
     assert 3 < len(inside) < 60
     assert page.locator("#n-selected").inner_text() == str(len(inside))
     assert page.locator("#tab-selected").get_attribute("aria-selected") == "true"

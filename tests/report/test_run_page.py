@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from calmix.dynamics import label_issues
+from calmix.data import Examples
+from calmix.dynamics import Dynamics, label_issues
 from calmix.metrics import ece
 from calmix.report import read_run, write_run_page
 from calmix.report.run_page import FIGURES, run_page
+from calmix.training.learning_notes import UNFINISHED
+from calmix.training.mapping import map_notes, write_map
 
 
 class Text(HTMLParser):
@@ -311,3 +315,26 @@ def test_a_guarantee_is_the_first_tile(make_run: Any) -> None:
     assert told.index("answered at accuracy") < told.index("commonest class: ")
     nothing = with_metrics(make_run("none"), guarantee={"threshold": {**kept, "threshold": None, "coverage": 0.0}})
     assert "accuracy ≥ 95 % cannot be" in " ".join(Text(run_page(read_run(nothing))).words)
+
+
+def test_what_the_headline_says_is_not_said_again_as_a_note(make_run: Any) -> None:
+    run = read_run(with_metrics(make_run(), notes=[f"{UNFINISHED} (…)", "training: other"], temperature=0.05))
+    assert "<bdi>training: the network was still learning" not in run_page(run)
+    assert "<bdi>training: other" in run_page(run)
+    learnt = read_run(with_metrics(make_run("learnt"), notes=[f"{UNFINISHED} (…)"]))
+    assert "<bdi>training: the network was still learning" in run_page(learnt)
+    folder = as_map(make_run("map", sets=(), samples=0))
+    labels = np.arange(60) % 3
+    dynamics = Dynamics.from_logits(np.zeros((2, 60, 3)), labels, label_names=("a", "b", "c"))
+    made = Examples(pa.table({"id": list(dynamics.ids), "text": ["x"] * 60}), labels, ("a", "b", "c"))
+    write_map(folder, dynamics, made)
+    notes = map_notes(dynamics)
+    html = run_page(read_run(with_metrics(folder, notes=notes)))
+    assert notes[0].startswith("map: the model had hardly learnt")
+    assert "<bdi>map: the model" not in html
+    assert "The model had hardly learnt anything" in html
+
+
+def test_no_option_is_broken_after_its_hyphens(make_run: Any) -> None:
+    html = run_page(read_run(with_metrics(make_run(), notes=["try --epochs 9, not a--b <--x> --<i>"])))
+    assert 'try <span class="flag">--epochs</span> 9, not a--b &lt;--x&gt; --&lt;i&gt;' in html

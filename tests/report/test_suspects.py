@@ -26,7 +26,7 @@ def test_one_and_none_are_words() -> None:
     one, none = prepare_suspects(mapped(60, wrong=1)), prepare_suspects(mapped(60))
     assert one is not None
     assert none is not None
-    assert one.headline == "1 of 60 label looks wrong"
+    assert one.headline == "1 of 60 labels looks wrong"
     assert none.headline == "None of 60 labels looks wrong"
     assert "suspects" not in none.sentence
 

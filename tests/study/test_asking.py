@@ -83,7 +83,7 @@ METHOD = "[[method]]\n"
         (f'tasks = ["desk"]\n{METHOD}{METHOD}', "two methods are called 'erm'"),
         (f'tasks = ["desk"]\n[training]\nepoch = 3\n{METHOD}', "unknown key 'epoch'; did you mean 'epochs'?"),
         (f'tasks = ["desk"]\n[training]\naverage = 0.5\n{METHOD}', "unknown key 'average'"),
-        (f'tasks = ["desk"]\n[training]\nepochs = 0\n{METHOD}', "--epochs must be at least 1"),
+        (f'tasks = ["desk"]\n[training]\nepochs = -1\n{METHOD}', "--epochs must be at least 0"),
         (f'tasks = ["desk"]\n[training]\nlr = "x"\n{METHOD}', "--lr must be a number"),
         (f'tasks = ["desk"]\nseeds = 0\n{METHOD}', "seeds must be at least 1, not 0"),
         (f'tasks = ["desk"]\nseeds = [1, 1]\n{METHOD}', "lists a seed twice"),

@@ -102,6 +102,8 @@ UNUSUAL: dict[str, Any] = {
     "precision": "fp32",
     "class_weights": "balanced",
     "gradient_checkpointing": True,
+    "head": "random",
+    "pooling": "first",
 }
 """Every setting of a study's file, with a value that is no default."""
 
@@ -165,6 +167,7 @@ def test_threshold_runs_are_trained_as_the_runs_that_they_are_for(
         "select",
         "patience",
         "checkpoint_epochs",
+        "last_epoch",
     }
     runs = {f"map {mapped.folder.name}": 3, "map threshold-easy-1": 4, "map threshold-easy-2": 4}
     for name, classes in runs.items():

@@ -13,8 +13,9 @@ from calmix.training.preparing import Sets, prepare_sets
 
 
 def prepared(train: Any, **changes: Any) -> Sets:
-    options: dict[str, Any] = {"dev": None, "test": None, "ood": {}, "guard": False, "seed": 0}
-    options["dev_fraction"] = 0.2 if changes.get("dev") is None else None
+    options: dict[str, Any] = {"dev": None, "test": None, "ood": {}, "guard": False, "dev_fraction": 0.2, "seed": 0}
+    if changes.get("dev") is not None:
+        options["dev_fraction"] = None
     columns = {"text": None, "text_b": None, "choices": None, "label": None, "id": None, "votes": None}
     return prepare_sets(train, columns=columns, **(options | changes))
 

@@ -19,7 +19,7 @@ _MOST = 20_000
 # A map that fills so much of the scale is shown on all of it, as people know it.
 _MOST_OF_IT = 0.6
 # Axes are never narrower than these parts of the typical confidence, or than these: closer up there is only noise.
-_CLOSEST, _LEAST = (1 / 10, 1 / 4), (0.005, 0.01)
+_CLOSEST, _LEAST = (1 / 10, 1 / 4), (0.002, 0.01)
 # Told apart in grey and by colour-blind eyes as well.
 _STYLES = {
     Region.EASY: ("easy", "#2a9d8f", "o"),

@@ -2,12 +2,13 @@
 
 import base64
 import hashlib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from calmix._version import __version__
 from calmix.data import write_text
@@ -16,6 +17,8 @@ from calmix.report.packing import script_json, visible
 __all__ = ["render_page", "write_page"]
 
 _ASSETS = Path(__file__).parent / "assets"
+# An option, as a command or a sentence has it.
+_FLAG = re.compile(r"(?<!\S)--[a-z][\w-]*")
 _SCRIPTS = (
     "dom.js",
     "charts.js",
@@ -86,7 +89,13 @@ def _environment() -> jinja2.Environment:
         finalize=_finalize,
     )
     environment.filters |= {"percent": _percent, "number": _number, "count": lambda n: f"{n:,}", "signed": _signed}
+    environment.filters["flags"] = _flags
     return environment
+
+
+def _flags(text: str) -> Markup:
+    """Return text in which no option of a command is broken after its hyphens."""
+    return Markup(_FLAG.sub(r'<span class="flag">\g<0></span>', str(escape(visible(text)))))
 
 
 def _finalize(value: Any) -> Any:

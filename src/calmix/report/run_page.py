@@ -19,6 +19,8 @@ from calmix.report.runs import Judged, RunFolder, Stage, read_run
 from calmix.report.samples import prepare_samples
 from calmix.report.suspects import prepare_suspects
 from calmix.report.verdict import verdict_of
+from calmix.training.learning_notes import UNFINISHED
+from calmix.training.mapping import WITHHELD
 
 __all__ = ["curve_data", "run_page", "set_data", "write_run_page"]
 
@@ -60,13 +62,23 @@ def run_page(run: RunFolder) -> str:
     """Return the page of a run as HTML."""
     curves = prepare_curves(run.history, run.metrics.get("best_epoch"))
     verdict = verdict_of(run) if run.judged else None
-    notes = [(note, not _INFORMATION.search(note)) for note in run.metrics.get("notes", [])]
+    suspects = prepare_suspects(run.dynamics) if run.dynamics is not None and run.kind == "map" else None
+    # What the headline says already is no note.
+    said = []
+    if verdict is not None and verdict.knows.state == "unfinished":
+        said.append(UNFINISHED)
+    if suspects is not None and suspects.withheld:
+        said.append(WITHHELD)
+    notes = [
+        (note, not _INFORMATION.search(note))
+        for note in run.metrics.get("notes", [])
+        if not note.startswith(tuple(said))
+    ]
     shown = [(caveat, True) for caveat in (verdict.caveats if verdict else ())]
     shown += [one for one in notes if one[0].startswith(_FOREMOST)]
     folded = [one for one in notes if not one[0].startswith(_FOREMOST)]
     if len(folded) <= _NOT_FOLDED:
         shown, folded = [*shown, *folded], []
-    suspects = prepare_suspects(run.dynamics) if run.dynamics is not None and run.kind == "map" else None
     data: dict[str, Any] = {
         "key": run.settings.get("hash", run.name),
         "sets": [set_data(judged, run.bins) for judged in run.judged],

@@ -41,6 +41,6 @@ def prepare_suspects(dynamics: Dynamics) -> Suspects | None:
     )
     if not number:
         return Suspects(0, False, f"None of {total:,} labels looks wrong", knows)
-    looks = "label looks" if number == 1 else "labels look"
+    looks = "looks" if number == 1 else "look"
     advice = "Read the suspects below, worst first, and mark each: keep, relabel or drop."
-    return Suspects(number, False, f"{number:,} of {total:,} {looks} wrong", f"{advice} {knows}")
+    return Suspects(number, False, f"{number:,} of {total:,} labels {looks} wrong", f"{advice} {knows}")

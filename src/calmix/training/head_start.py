@@ -16,7 +16,7 @@ from calmix.mixing import TEACHER, Signal
 from calmix.models import FACTOR, Arithmetic, FittedHead, HeadStart, Packed, Pixels, Pooling, fit_head_to
 from calmix.training.batches import TrainingSet
 from calmix.training.defaults import is_pretrained
-from calmix.training.launching import from_main, placed
+from calmix.training.launching import from_main
 from calmix.training.loop import Beginning, Progress, predict_everywhere
 from calmix.training.optimising import check_hyper
 
@@ -64,7 +64,7 @@ def begin_head(
     where there is nothing to fit it to.
     """
     began = time.monotonic()
-    placed(network, accelerator)
+    network.to(accelerator.device)
     if trained:
         logits = None if dev is None else predict_everywhere(network, dev[0], accelerator)
         of_rows = None if folds is None else predict_everywhere(network, data.packed, accelerator)

@@ -4,10 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["BEFORE", "dev_loss", "dev_loss_fell", "training_notes"]
+__all__ = ["BEFORE", "UNFINISHED", "dev_loss", "dev_loss_fell", "training_notes"]
 
 BEFORE = 0
 """The epoch that stands for the time before fine-tuning: the network as it was loaded, with a head fitted to it."""
+
+UNFINISHED = "training: the network was still learning when it stopped"
+"""How the note begins of a run whose dev loss still fell."""
 
 # A fall by less than this is within what the draw of the dev rows makes of it; of tiny losses nobody sees the rest.
 _MARKED, _LEAST = 0.02, 0.005
@@ -41,8 +44,8 @@ def training_notes(
         signs.append(f"its confidence was far too low and needed a temperature of {shown}, a sign of little training")
     if not signs:
         return []
-    which = "was still learning when it stopped" if fell is not None else "may have been trained too little"
-    return [f"training: the network {which} ({'; '.join(signs)}): more --epochs, or a larger --lr, may help"]
+    which = UNFINISHED if fell is not None else "training: the network may have been trained too little"
+    return [f"{which} ({'; '.join(signs)}): more --epochs, or a larger --lr, may help"]
 
 
 def dev_loss_fell(history: Sequence[Mapping[str, Any]], best_epoch: int | None) -> float | None:

@@ -19,6 +19,7 @@ from calmix.training.folder import file_hash
 
 __all__ = [
     "TEXTS",
+    "WITHHELD",
     "Known",
     "check_guided",
     "check_recorded",
@@ -35,6 +36,8 @@ _REGIONS = {
     "both": [Region.EASY, Region.AMBIGUOUS],
     "hard": [Region.HARD],
 }
+WITHHELD = "map: the model "
+"""How the note begins of a run that knew its training data too little to doubt a label."""
 # A note that names labels names so many.
 _NAMED = 3
 _MAP, _ISSUES = "datamap.parquet", "label_issues.csv"

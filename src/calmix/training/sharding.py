@@ -37,8 +37,6 @@ class Shards:
 
         if any(parameter.dim() == 0 for parameter in model.parameters()):
             raise InputError("FSDP: this model has weights that are single numbers, which cannot be sharded")
-        # FSDP cuts weights along their rows: none may be laid out in another order, as they are where images are read.
-        model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.plain, self.accelerator = model, accelerator
         device = accelerator.device
         shared = {id(buffer): buffer for buffer in model.buffers()}

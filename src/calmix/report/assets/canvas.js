@@ -1,6 +1,6 @@
 // A cloud of points: drawn pixel by pixel, which is fast everywhere, and found again through a grid.
 const CELLS = 256;
-const MARGIN = { left: 44, right: 12, top: 12, bottom: 40 };
+const MARGIN = { left: 56, right: 12, top: 12, bottom: 40 };
 
 class Cloud {
   constructor(canvas, x, y, { right, bottom, top }) {

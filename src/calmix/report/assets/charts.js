@@ -95,4 +95,5 @@ function drawCurves(into, tables, curves) {
   const names = Object.values(panels).flatMap((series) => Object.keys(series));
   const columns = Object.values(panels).flatMap((series) => Object.values(series));
   tables.append(table("By epoch", ["epoch", ...names], epochs.map((epoch, i) => [epoch === 0 ? "before fine-tuning" : epoch, ...columns.map((ys) => fixed(ys[i], 4))])));
+  settle(into);
 }

@@ -138,7 +138,7 @@ async function showExplorer() {
     for (const tick of ticks(view.x0, view.x1, Math.max(2, Math.floor(cloud.width / 90)))) if (tick >= 0) made.push(shape("text", { x: cloud.across(tick), y: cloud.height - 22, "text-anchor": "middle" }, String(tick)));
     for (const tick of ticks(view.y0, view.y1, 6)) if (tick >= 0 && tick <= 1) {
       const y = cloud.down(tick);
-      if (y > 8 && y < cloud.height - 30) made.push(shape("text", { x: 36, y: y + 4, "text-anchor": "end" }, String(tick)));
+      if (y > 8 && y < cloud.height - 30) made.push(shape("text", { x: 48, y: y + 4, "text-anchor": "end" }, String(tick)));
     }
     made.push(shape("text", { x: cloud.width / 2, y: cloud.height - 6, "text-anchor": "middle" }, "variability →"));
     made.push(shape("text", { x: 12, y: cloud.height / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${cloud.height / 2})` }, "confidence →"));
