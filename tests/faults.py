@@ -253,7 +253,8 @@ def commands(root: Path) -> dict[str, Command]:
     root.mkdir(parents=True, exist_ok=True)
     files = {name: _table(tiny.examples(n, seed=i), root / "data" / f"{name}.csv")
              for i, (name, n) in enumerate((("train", 16), ("dev", 12), ("test", 12)))}  # fmt: skip
-    model = str(tiny.build("bert", root / "model"))
+    # One that knows these labels already, and one to which a head is fitted.
+    known, model = str(tiny.build("bert", root / "known")), str(tiny.build("bert", root / "model", classes=4))
     (root / "study.toml").write_text(
         f'models = ["{model}"]\nseeds = 1\nkeep = "metrics"\nfigures = ["accuracy", "ece"]\n'
         '[task.tiny]\ntrain = "train"\ndev = "dev"\ntest = "test"\n'
@@ -261,13 +262,15 @@ def commands(root: Path) -> dict[str, Command]:
         '[[method]]\nrecipe = "erm"\n[[method]]\nrecipe = "distil"\nteacher = "erm"\n'
     )
     usual = ("--batch-size", "8", "--epochs", "2", "--lr", "1e-2", "--out", "OUT")
-    train = ("train", files["train"], "--dev", files["dev"], "--model", model, *usual)
+    learn = ("train", files["train"], "--model", model, *usual)
+    train = (*learn, "--dev", files["dev"])
     found = [
-        Command("train", (*train, "--recipe", "input-mixup"), every=1),
+        Command("train", (*train, "--recipe", "input-mixup", "--checkpoint-minutes", "0"), every=1),
+        Command("train, folded", (*learn, "--folds", "2")),
         Command("train, guided", (*train, "--recipe", "tdmixup")),
         Command("map", ("map", files["train"], "--model", model, *usual, "--filter")),
-        Command("distil", ("distil", model, files["train"], "--dev", files["dev"], "--student", model, *usual)),
-        Command("calibrate", ("calibrate", model, files["dev"], "--out", "OUT", "--method", "vector")),
+        Command("distil", ("distil", known, files["train"], "--dev", files["dev"], "--student", model, *usual)),
+        Command("calibrate", ("calibrate", known, files["dev"], "--out", "OUT", "--method", "vector")),
         Command("study", ("study", str(root / "study.toml"), "--data", str(root / "data"), "--out", "OUT")),
     ]
     first = found[0].place(root / "finished")

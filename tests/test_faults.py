@@ -16,7 +16,7 @@ from faults import SIZES, Command, Death, Ended, commands, forked, left_in, trie
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-NAMES = ("train", "train, guided", "map", "distil", "calibrate", "study", "report")
+NAMES = ("train", "train, folded", "train, guided", "map", "distil", "calibrate", "study", "report")
 
 Reference = Callable[[str], tuple[Command, Ended, dict[str, Any]]]
 

@@ -18,7 +18,7 @@ from PIL import Image
 from calmix.data import read_examples, read_table
 from calmix.data.idx import read_idx
 
-TRAINING = ("--optimizer", "sgd", "--lr", "0.05", "--epochs", "2", "--batch-size", "12")
+TRAINING = ("--optimizer", "sgd", "--lr", "0.05", "--epochs", "2", "--batch-size", "12", "--folds", "0")
 
 
 @pytest.fixture

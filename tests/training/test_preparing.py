@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 
@@ -42,6 +43,53 @@ def test_a_dev_set_too_small_for_what_is_asked_of_it_is_said() -> None:
     assert "dev: 12 rows are few to fit a temperature on: treat the calibrated figures as rough estimates" in notes
     said = "dev: no row has the label 'once': the epoch and the temperature are chosen without it"
     assert said in notes
+
+
+def rows_of(rows: int, classes: int) -> Examples:
+    return Examples.from_texts([f"text {i}" for i in range(rows)], [f"class {i % classes:03}" for i in range(rows)])
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes", "folded"),
+    [(30, 2, True), (999, 2, True), (1000, 2, False), (1499, 150, True), (1500, 150, False), (5000, 600, False)],
+)
+def test_few_rows_in_all_or_of_a_class_are_folded_and_not_split(rows: int, classes: int, folded: bool) -> None:
+    sets = prepared(rows_of(rows, classes), dev_fraction=None, fold_if_few=True)
+    assert (sets.folds is not None) == folded
+    if sets.folds is not None:
+        assert np.bincount(sets.folds).tolist() == pytest.approx([rows / 3] * 3, abs=2)
+        assert sets.train.ids == sets.dev.ids
+        assert "dev: none is split off so few rows: 3 networks learn from 2 of 3 parts each" in sets.notes[0]
+        assert not any("are also in" in note for note in sets.notes)
+    assert len(prepared(rows_of(rows, classes), dev_fraction=None).dev) < rows
+
+
+@pytest.mark.parametrize("changes", [{"folds": 0}, {"dev_fraction": 0.2}, {"guard": True}, {"dev": rows_of(30, 2)}])
+def test_few_rows_are_not_folded_where_something_else_was_asked_for(changes: dict[str, Any]) -> None:
+    assert prepared(rows_of(60, 2), **{"dev_fraction": None, "fold_if_few": True} | changes).folds is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dev": rows_of(30, 2)}, "--folds take the place of dev data: give them, --dev or --dev-fraction"),
+        ({"dev_fraction": 0.2}, "--folds take the place of dev data"),
+        ({"guard": True}, "a guarantee needs rows that no network has learnt from: give --dev, not --folds"),
+        ({"folds": 1}, "--folds must be 2 or more, not 1"),
+        ({"folds": 40}, "30 rows with 30 different texts are too few for 40 folds; give a dev file"),
+    ],
+)
+def test_folds_and_what_they_take_the_place_of_contradict_each_other(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        prepared(rows_of(30, 2), **{"dev_fraction": None, "folds": 3} | changes)
+
+
+def test_the_only_row_of_a_label_is_in_no_fold_and_not_among_the_dev_rows() -> None:
+    data = Examples.from_texts([f"text {i}" for i in range(31)], [*["a", "b"] * 15, "rare"])
+    sets = prepared(data, dev_fraction=None, fold_if_few=True)
+    assert sets.folds is not None
+    assert sets.folds[-1] == -1
+    assert (len(sets.train), len(sets.dev)) == (31, 30)
 
 
 def test_the_seed_decides_the_split() -> None:

@@ -68,6 +68,21 @@ def test_parts_of_weights_learn_what_whole_ones_learn_in_one_process(calm: Path,
     )
 
 
+def beaten(model: Path, out: Path) -> dict[str, Any]:
+    """Train in parts for an epoch that is worse than the head was before."""
+    worth = iter([1.0, 0.0])
+    loop.score = lambda *_: next(worth)  # in a process of its own
+    return run(model, out, sharded=True, epochs=1)
+
+
+def test_a_fitted_head_that_nothing_beat_is_put_together_at_full_size(calm_anew: Path, tmp_path: Path) -> None:
+    together(1, partial(run, calm_anew, tmp_path / "alone", sharded=False, epochs=0))
+    told, _ = together(2, partial(beaten, calm_anew, tmp_path / "parts"))
+    assert told["best_epoch"] == 0
+    assert [entry["epoch"] for entry in told["epochs"]] == [0, 1]
+    assert_close(tmp_path / "alone", tmp_path / "parts")
+
+
 WAYS: dict[str, dict[str, Any]] = {
     "mixup": {"recipe": "input-mixup", "clip": 0.05},
     "layers": {"recipe": "manifold-mixup", "gradient_checkpointing": True, "accumulate": 2},
@@ -154,7 +169,7 @@ def killed_at(step: int, *args: Any, **settings: Any) -> None:
 def test_a_run_that_was_killed_goes_on_in_any_number_of_parts(
     calm: Path, tmp_path: Path, before: int, after: int
 ) -> None:
-    settings: dict[str, Any] = {"epochs": 3, "checkpoint_epochs": 1, "select": "nll"}
+    settings: dict[str, Any] = {"head": "random", "epochs": 3, "checkpoint_epochs": 1, "select": "nll"}
     together(after, partial(run, calm, tmp_path / "whole", sharded=after > 1, **settings))
     together(before, partial(killed_at, 7, calm, tmp_path / "run", sharded=before > 1, **settings))
     (saved,) = (tmp_path / "run" / "checkpoints").glob("step-00000006")

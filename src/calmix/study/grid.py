@@ -19,6 +19,7 @@ from calmix.errors import InputError
 from calmix.mixing import choose
 from calmix.models import identity, is_sentence_cnn, resolve
 from calmix.study.asking import Method, Study, check_training, recipe_beside
+from calmix.training.defaults import usual_epochs
 from calmix.training.filtering import FilterOn
 from calmix.training.folder import config_hash
 from calmix.training.naming import recipe_name
@@ -299,11 +300,11 @@ class _Planner:
             online=method.online,
             scaled_teacher=method.scaled_teacher,
             needs=needs,
-            samples=_samples(sets.train, training, method, what),
+            samples=_samples(sets.train, training, method, what, model),
         )
 
 
-def _samples(train: Examples, training: Mapping[str, Any], method: Method, what: str) -> int:
+def _samples(train: Examples, training: Mapping[str, Any], method: Method, what: str, model: str) -> int:
     counts = train.choice_counts
     rows = len(train) if counts is None else int(np.sum(counts))
     share = {"": 1.0, "both": 2 * method.fraction}.get(method.subset, method.fraction)
@@ -312,4 +313,7 @@ def _samples(train: Examples, training: Mapping[str, Any], method: Method, what:
         classes = len(train.label_names) if counts is None else int(counts.max())
         runs = (2 if method.judged == "both" else 1) * (2 if method.filter_wording == "balanced" else classes + 1)
         passes += runs * (method.fraction if method.filter_on == "region" else 1.0)
-    return int(rows * share * training.get("epochs", 3) * passes)
+    epochs = training.get("epochs")
+    if epochs is None:
+        epochs = usual_epochs(model, rows=round(len(train) * share), classes=len(train.label_names))
+    return int(rows * share * epochs * passes)

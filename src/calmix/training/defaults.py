@@ -6,7 +6,7 @@ from typing import Any
 
 from calmix.models import begins_random, is_sentence_cnn, width_of
 
-__all__ = ["is_pretrained", "with_defaults"]
+__all__ = ["is_pretrained", "usual_epochs", "with_defaults"]
 
 _PRETRAINED: dict[str, Any] = {
     "optimizer": "adamw",
@@ -56,20 +56,27 @@ def with_defaults(given: Mapping[str, Any], model: str, *, rows: int, classes: i
     """
     if is_pretrained(model):
         usual = _PRETRAINED | _schedule(rows, classes, width_of(model), given.get("optimizer"))
+        usual["epochs"] = usual_epochs(model, rows=rows, classes=classes)
     else:
         usual = dict(_SENTENCE_CNN if is_sentence_cnn(model) else _RANDOM)
         usual["lr"] = _RATES.get(given.get("optimizer") or usual["optimizer"])
     return {name: usual.get(name) if value is None else value for name, value in given.items()}
 
 
+def usual_epochs(model: str, *, rows: int, classes: int) -> int:
+    """Return how many epochs a model is trained for on so many rows where nobody says."""
+    if is_pretrained(model):
+        updates = max(_UPDATES, _FOR_EACH_CLASS * classes)
+        return min(_MOST, max(_LEAST, math.ceil(updates * _batch(rows) / max(1, rows))))
+    return int((_SENTENCE_CNN if is_sentence_cnn(model) else _RANDOM)["epochs"])
+
+
+def _batch(rows: int) -> int:
+    return 16 if rows < _FEW_ROWS else 32
+
+
 def _schedule(rows: int, classes: int, width: int, optimizer: str | None) -> dict[str, Any]:
-    """Return epochs, batch size and learning rate for so many rows and classes, and a network so wide."""
-    few = rows < _FEW_ROWS
-    batch = 16 if few else 32
-    updates = max(_UPDATES, _FOR_EACH_CLASS * classes)
+    """Return batch size and learning rate for so many rows and classes, and a network so wide."""
     rate = 1e-2 if optimizer == "sgd" else _RATE * _WIDTH / width
-    return {
-        "epochs": min(_MOST, max(_LEAST, math.ceil(updates * batch / max(1, rows)))),
-        "batch_size": batch,
-        "lr": 2 * rate if few or classes >= _MANY_CLASSES else rate,
-    }
+    more = rows < _FEW_ROWS or classes >= _MANY_CLASSES
+    return {"batch_size": _batch(rows), "lr": 2 * rate if more else rate}
