@@ -165,7 +165,7 @@ def test_a_head_alone_is_a_run_with_a_page(calmix: Any, words: Any, place: Path)
     assert "accuracy" in ended.out
     assert {path.name for path in (place / "run").iterdir()} >= {"report.html", "log.jsonl", "model"}
     assert not (place / "run" / "datamap.parquet").exists()
-    assert calmix("predict", "run", "a cat").code == 0
+    assert calmix("predict", "run", words[words.index("--dev") + 1]).code == 0
     ended = calmix(*words, "--epochs", 0, "--head", "random", "--out", "other")
     assert (ended.code, ended.err.count("\n")) == (2, 1)
 

@@ -80,7 +80,10 @@ def test_a_fitted_head_that_nothing_beat_is_put_together_at_full_size(calm_anew:
     told, _ = together(2, partial(beaten, calm_anew, tmp_path / "parts"))
     assert told["best_epoch"] == 0
     assert [entry["epoch"] for entry in told["epochs"]] == [0, 1]
-    assert_close(tmp_path / "alone", tmp_path / "parts")
+    # A head of full size is large: what rounding leaves is larger, too.
+    a, b = weights(tmp_path / "alone"), weights(tmp_path / "parts")
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=1e-4)
 
 
 WAYS: dict[str, dict[str, Any]] = {
