@@ -79,4 +79,4 @@ def _schedule(rows: int, classes: int, width: int, optimizer: str | None) -> dic
     """Return batch size and learning rate for so many rows and classes, and a network so wide."""
     rate = 1e-2 if optimizer == "sgd" else _RATE * _WIDTH / width
     more = rows < _FEW_ROWS or classes >= _MANY_CLASSES
-    return {"batch_size": _batch(rows), "lr": float(f"{2 * rate if more else rate:.3g}")}
+    return {"batch_size": _batch(rows), "lr": float(f"{2 * rate if more else rate:.6g}")}
