@@ -9,6 +9,7 @@ those of the processor.
 """
 
 import argparse
+import importlib.util
 import json
 import subprocess
 import sys
@@ -140,6 +141,8 @@ class Benchmark:
     quick: Sequence[str]
     where: Sequence[str] = ("cuda", "cpu")
     takes: Sequence[str] = ("data", "model")
+    needs: str | None = None
+    """A package that is not among ours."""
 
 
 BENCHMARKS = {
@@ -159,7 +162,7 @@ BENCHMARKS = {
         where=("cuda",),
         takes=(),
     ),
-    "metrics": Benchmark(of_metrics, ["--rounds", "2", "--share", "0.01"], takes=()),
+    "metrics": Benchmark(of_metrics, ["--rounds", "2", "--share", "0.01"], takes=(), needs="torchmetrics"),
     "study": Benchmark(of_study, ["--runs", "10"], takes=()),
     "growth": Benchmark(of_growth, ["--largest", "30000"], takes=()),
 }
@@ -178,6 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed, lines = [], ["| measured | against | ratio |", "|---|---|---|"]
     for name, benchmark in BENCHMARKS.items():
         if name not in (options.only or BENCHMARKS) or device not in benchmark.where:
+            continue
+        if benchmark.needs is not None and importlib.util.find_spec(benchmark.needs) is None:
+            print(f"{name}: left out, since {benchmark.needs} is not installed\n", flush=True)
             continue
         file, began = options.out / f"{name}.json", time.perf_counter()
         words = [f"--{word}={getattr(options, word)}" for word in benchmark.takes]

@@ -4,6 +4,7 @@ It is given files, trains, and predicts with what it has kept, as a user would. 
 """
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,22 @@ def answer(job: dict[str, Any]) -> Answer:
     raw = {name: values * temperature for name, values in calibrated.items()}
     if "cooling" in run.metrics:
         raw = before_cooling(classifier, files, names, temperature)
-    chosen = {"temperature": temperature, "best_epoch": run.metrics.get("best_epoch")}
+    chosen = {"temperature": temperature, "best_epoch": run.metrics.get("best_epoch"), **dev_figures(run.metrics)}
     del classifier
     shutil.rmtree(out)
     return Answer(raw, clock, chosen, calibrated=calibrated)
+
+
+def dev_figures(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return what the dev rows, or the folds, say of the epoch that is kept and of the fitted head alone.
+
+    This is what a default may be chosen by.
+    """
+    found = {}
+    for prefix, epoch in (("dev", metrics.get("best_epoch")), ("head", 0)):
+        of = next((entry.get("dev") for entry in metrics["epochs"] if entry["epoch"] == epoch), None)
+        found |= {f"{prefix}_{name}": of[name] for name in ("accuracy", "nll-ts", "temperature")} if of else {}
+    return found
 
 
 def before_cooling(

@@ -57,13 +57,13 @@ def answer(job: dict[str, Any]) -> Answer:
     with clock.of("fit"), tempfile.TemporaryDirectory() as out:
         set_seed(job["seed"])
         tokenizer = AutoTokenizer.from_pretrained(job["model"])
+        # A head of another size is drawn anew.
+        loading: dict[str, Any] = {"dtype": torch.float32, "ignore_mismatched_sizes": True}
         if train.choices is not None:
-            network = AutoModelForMultipleChoice.from_pretrained(job["model"], dtype=torch.float32)
+            network = AutoModelForMultipleChoice.from_pretrained(job["model"], **loading)
             collator: Any = DataCollatorForMultipleChoice(tokenizer)
         else:
-            network = AutoModelForSequenceClassification.from_pretrained(
-                job["model"], num_labels=len(names), dtype=torch.float32
-            )
+            network = AutoModelForSequenceClassification.from_pretrained(job["model"], num_labels=len(names), **loading)
             collator = DataCollatorWithPadding(tokenizer)
         quiet: dict[str, Any] = {"report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
         trainer = Trainer(

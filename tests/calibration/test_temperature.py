@@ -140,3 +140,41 @@ def test_scikit_learn_finds_the_same_temperature(draw):
     fitted = Temperature.fit(logits * 3, labels)
     assert fitted.temperature == pytest.approx(1 / theirs.beta_, rel=1e-4)
     assert accuracy(fitted(logits * 3), labels) == (logits.argmax(1) == labels).mean()
+
+
+def penalised(logits, labels, expected, temperature):
+    return len(labels) * at(logits, labels, temperature) + expected / temperature + math.log(temperature)
+
+
+@pytest.mark.parametrize("expected", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_an_expected_temperature_counts_as_one_row(draw, rows, expected):
+    logits, _, labels = draw(4, rows)
+    found = Temperature.fit(logits, labels, expected=expected).temperature
+    best = minimize_scalar(lambda u: penalised(logits, labels, expected, math.exp(u)), bracket=(-3, 3), tol=1e-10)
+    assert found == pytest.approx(math.exp(best.x), rel=1e-5)
+
+
+def test_an_expected_temperature_is_what_rows_without_a_word_on_it_end_at():
+    assert Temperature.fit(np.zeros((3, 4)), [0, 1, 2], expected=1.7).temperature == pytest.approx(1.7)
+
+
+def test_few_rows_end_neither_at_certainty_nor_at_nothing_where_a_temperature_is_expected():
+    logits = np.array([[4.0, 0.0], [0.0, 4.0], [5.0, 0.0]])
+    right, wrong = np.array([0, 1, 0]), np.array([1, 0, 1])
+    sharp, flat = (Temperature.fit(logits, labels, expected=2.0).temperature for labels in (right, wrong))
+    assert 0.5 < sharp < 2.0 < flat < 30
+    assert Temperature.fit(logits, wrong).temperature == pytest.approx(1000)
+    assert Temperature.fit(logits, right).temperature < sharp
+
+
+def test_many_rows_do_not_mind_what_was_expected(draw):
+    logits, _, labels = draw(5, 20_000)
+    fitted = Temperature.fit(logits, labels)
+    assert Temperature.fit(logits, labels, expected=5.0).temperature == pytest.approx(fitted.temperature, rel=1e-3)
+
+
+@pytest.mark.parametrize("expected", [0.0, -1.0, math.nan, math.inf])
+def test_a_temperature_that_can_be_none_is_not_expected(expected):
+    with pytest.raises(InputError, match="expected is .*; it must be a positive number"):
+        Temperature.fit(3 * np.eye(2), [0, 1], expected=expected)

@@ -179,7 +179,7 @@ def test_every_row_is_predicted_by_a_network_that_has_not_seen_it(
 def test_the_temperature_is_that_of_the_folds_and_the_model_has_it(anew: Any) -> None:
     run = anew(**FOLDS, select="none")
     said = np.array(pq.read_table(run.folder / "predictions-dev.parquet")["logits"].to_pylist())
-    temperature = Temperature.fit(said, tiny.examples(24).labels).temperature
+    temperature = Temperature.fit(said, tiny.examples(24).labels, expected=2.0).temperature
     assert run.metrics["temperature"] == pytest.approx(temperature)
     assert [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()] == run.metrics["epochs"]
     dev = run.metrics["epochs"][-1]["dev"]
@@ -262,7 +262,7 @@ def test_a_head_alone_has_its_temperature_from_parts_of_the_rows_it_was_fitted_w
     assert not watched
     said = np.array(pq.read_table(run.folder / "predictions-dev.parquet")["logits"].to_pylist())
     labels = tiny.examples(24).labels
-    assert run.metrics["temperature"] == pytest.approx(Temperature.fit(said, labels).temperature)
+    assert run.metrics["temperature"] == pytest.approx(Temperature.fit(said, labels, expected=1.0).temperature)
     assert run.metrics["epochs"][0]["dev"]["nll"] == pytest.approx(run.metrics["splits"]["dev"]["before"]["nll"])
     # The finished head has seen all rows, and says something else of them.
     own = calmix.load(run.folder).logits(tiny.examples(24)) * run.metrics["temperature"]
@@ -276,7 +276,7 @@ def test_a_head_that_was_trained_elsewhere_has_seen_no_row_of_any_fold(
     data = tiny.examples(24)
     run = quick(**FOLDS, head="fitted", epochs=epochs)
     own = calmix.load(checkpoint("bert")).logits(data)
-    figures = dev_figures(own, data.labels)
+    figures = dev_figures(own, data.labels, expected=1.0)
     assert run.metrics["epochs"][0]["dev"] == pytest.approx(figures, rel=1e-4)
     assert len(watched) == 3 * epochs
 
@@ -295,9 +295,30 @@ def test_without_dev_data_the_dynamics_that_guide_are_those_of_a_map_of_all_rows
     assert "predictions-dev.parquet" not in {path.name for path in (run.folder / "dynamics").iterdir()}
 
 
+def test_a_fold_makes_as_many_updates_as_the_run_in_smaller_batches(
+    anew: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from calmix.training import cross_fitting
+
+    sizes: list[int] = []
+    steps: list[int] = []
+    train = cross_fitting.fit
+
+    def counted(*args: Any, **settings: Any) -> Fit:
+        done = train(*args, **settings)
+        sizes.append(settings["batch_size"])
+        steps.append(done.step)
+        return done
+
+    monkeypatch.setattr(cross_fitting, "fit", counted)
+    run = anew(**FOLDS)
+    assert sizes == [6, 6, 6]  # of 16 rows, where the run has three batches of 8
+    assert steps == [run.metrics["epochs"][-1]["step"]] * 3
+
+
 def test_a_dry_run_counts_the_steps_of_the_folds(anew: Any, tmp_path: Path) -> None:
     plain, folded = anew(dry_run=True), anew(**FOLDS, dry_run=True)
-    assert folded.metrics["steps"] == 3 * plain.metrics["steps"] == 18
+    assert folded.metrics["steps"] == 4 * plain.metrics["steps"] == 24
     assert list(tmp_path.iterdir()) == []
     assert anew(**FOLDS, dry_run=True, epochs=0).metrics["steps"] == 0
 
@@ -340,9 +361,9 @@ def dying_after(calls: int, how: type[BaseException] = Killed) -> Callable[[Prog
     return die
 
 
-# A fold has two epochs of two steps, each of which is told, as is each epoch: six calls. The run itself has eight.
+# A fold has two epochs of three steps, as the run itself: each step is told, and each epoch: eight calls.
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize(("calls", "anew_in"), [(2, 3), (14, 1), (18, 1), (20, 0), (25, 0)])
+@pytest.mark.parametrize(("calls", "anew_in"), [(2, 3), (18, 1), (22, 1), (26, 0), (31, 0)])
 def test_a_folded_run_that_was_killed_ends_as_if_it_had_not_been(
     anew: Any, outcome: Any, watched: Watched, calls: int, anew_in: int
 ) -> None:
@@ -360,11 +381,11 @@ def test_ctrl_c_in_the_first_fold_leaves_nothing_behind_and_later_what_is_done(
     anew: Any, outcome: Any, tmp_path: Path
 ) -> None:
     whole = outcome(anew("whole", **FOLDS).folder)
-    with pytest.raises(Interrupted, match="stopped at step 2 of 4, not saved"):
+    with pytest.raises(Interrupted, match="stopped at step 2 of 6, not saved"):
         anew(**FOLDS, on_progress=dying_after(2, KeyboardInterrupt))
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]
-    with pytest.raises(Interrupted, match="stopped at step 2 of 4, not saved"):
-        anew(**FOLDS, on_progress=dying_after(8, KeyboardInterrupt))
+    with pytest.raises(Interrupted, match="stopped at step 2 of 6, not saved"):
+        anew(**FOLDS, on_progress=dying_after(10, KeyboardInterrupt))
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["fold-1"]
     assert outcome(anew(**FOLDS).folder) == whole
 
@@ -376,7 +397,7 @@ def test_what_was_kept_of_a_fold_and_is_damaged_is_made_again(
     settings = {**FOLDS, "select": "none"}
     whole = outcome(anew("whole", **settings).folder)
     with pytest.raises(Killed):
-        anew(**settings, on_progress=dying_after(20))
+        anew(**settings, on_progress=dying_after(26))
     (file,) = (tmp_path / "run" / "checkpoints" / "fold-2").rglob("logits.safetensors")
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

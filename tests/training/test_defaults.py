@@ -74,9 +74,18 @@ def test_many_classes_are_learnt_in_more_updates(wide: Any, rows: int, epochs: i
 
 @pytest.mark.parametrize("model", ["resnet18", "vgg16"])
 def test_random_weights_are_trained_as_thulasidasan_et_al_do_at_a_fifth_of_the_rate(model: str) -> None:
-    assert with_defaults(_NOTHING, model, rows=24, classes=100) == dict(
+    assert with_defaults(_NOTHING, model, rows=50_000, classes=100) == dict(
         zip(_NAMES, (30, 128, "sgd", 0.02, 5e-4, 0.0, "steps", 0.0), strict=True)
     )
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "epochs"),
+    [(24, 32, 60), (1_600, 32, 60), (2_000, 32, 48), (3_200, 32, 30), (8_000, 80, 30), (12_800, 128, 30)],
+)
+def test_few_images_are_learnt_in_smaller_batches_and_more_epochs(rows: int, batch_size: int, epochs: int) -> None:
+    found = with_defaults(_NOTHING, "resnet18", rows=rows, classes=10)
+    assert (found["batch_size"], found["epochs"]) == (batch_size, epochs)
 
 
 @pytest.mark.parametrize("model", ["sentence-cnn", "sentence-cnn:glove.txt"])

@@ -41,7 +41,7 @@ class Temperature:
             raise InputError(f"temperature is {self.temperature}; it must be a positive number")
 
     @classmethod
-    def fit(cls, logits: Array, labels: Array) -> "Temperature":
+    def fit(cls, logits: Array, labels: Array, *, expected: float | None = None) -> "Temperature":
         """The temperature between 0.001 and 1000 with the lowest NLL of `labels` (Guo et al. 2017).
 
         `labels` are integers [n], or target probabilities [n, K]. A logit of -inf marks a choice that does
@@ -51,10 +51,16 @@ class Temperature:
         Data without a mistake has no optimum: the NLL falls for ever as T → 0. The scaling then stops where
         the NLL exceeds its limit by 1/(n + 2), which is as sure as n right answers can make one, or at T = 1
         if that is already below. Logits worse than chance end at T = 1000, next to uniform.
+
+        With few rows the optimum may be anywhere. `expected` is the temperature one would guess without data, and
+        counts as much as one row: `expected`/T + log T is added to the sum over rows, a gamma prior on 1/T. With
+        many rows it does not matter.
         """
         z, y = checked_labels(logits, labels)
-        problem = _Problem.of(z, y)
-        if problem.separated:
+        if expected is not None and not (math.isfinite(expected) and expected > 0):
+            raise InputError(f"expected is {expected}; it must be a positive number")
+        problem = _Problem.of(z, y, expected)
+        if expected is None and problem.separated:
             return cls(1 / _sharpen(problem))
         start, rows = 1.0, problem.wanted.shape[0]
         if rows > 4 * _SAMPLE:
@@ -84,14 +90,15 @@ class _Problem:
 
     gaps: Tensor  # [K, n] float64, ≤ 0; classes first, because summing over the first dimension is fast
     wanted: Tensor  # [n]: the (expected) gap of the label
+    expected: float | None = None  # the temperature that one row more would have
 
     @classmethod
-    def of(cls, z: Tensor, y: Tensor) -> "_Problem":
+    def of(cls, z: Tensor, y: Tensor, expected: float | None) -> "_Problem":
         z = z.t().contiguous()
         # -inf becomes a number whose exponential is 0 too, because 0 × -inf is not.
         gaps = (z - z.amax(0)).clamp_(min=-1e100)
         wanted = gaps.gather(0, y[None])[0] if y.ndim == 1 else (gaps * y.t()).sum(0) / y.sum(1)
-        return cls(gaps, wanted)
+        return cls(gaps, wanted, expected)
 
     @property
     def separated(self) -> bool:
@@ -100,7 +107,7 @@ class _Problem:
 
     def thinned(self, step: int) -> "_Problem":
         """Every `step`-th row."""
-        return _Problem(self.gaps[:, ::step].contiguous(), self.wanted[::step])
+        return _Problem(self.gaps[:, ::step].contiguous(), self.wanted[::step], self.expected)
 
     def at(self, beta: float) -> tuple[float, float, float]:
         """The NLL at `beta`, its first and its second derivative."""
@@ -116,6 +123,8 @@ class _Problem:
             second = weights.mul_(gaps).sum(0).div_(total).sub_(first.square())
             value = total.log_().sub_(wanted, alpha=beta)
             sums += torch.stack([value.sum(), first.sub_(wanted).sum(), second.sum()])
+        if self.expected is not None:
+            sums += sums.new_tensor([self.expected * beta - math.log(beta), self.expected - 1 / beta, beta**-2])
         nll, slope, curve = (sums / rows).tolist()
         return nll, slope, curve
 

@@ -29,6 +29,10 @@ from calmix.training.state import latest, save_state
 
 __all__ = ["FoldLogits", "FoldTraining", "cross_fit", "folds_of_head"]
 
+# What temperature few rows are taken to need, until they say otherwise: a network that knows its training rows by heart
+# has mostly twice the confidence it should have; a fitted head is regularised already.
+_EXPECTED, _EXPECTED_OF_HEAD = 2.0, 1.0
+
 # Trains on the first examples and says, by epoch, what the network makes of the second.
 TrainFold = Callable[[Examples, Examples, int], dict[int, NDArray[np.float32]]]
 
@@ -40,6 +44,10 @@ class FoldLogits:
     by_epoch: dict[int, NDArray[np.float32]]
     labels: NDArray[np.int64]
 
+    def expected(self, epoch: int) -> float:
+        """Return the temperature to expect of an epoch's network."""
+        return _EXPECTED if epoch else _EXPECTED_OF_HEAD
+
     def best_epoch(self, select: Selection) -> int:
         """Return the last epoch, or 0 if that was clearly better: by more than two standard errors, over rows.
 
@@ -49,17 +57,19 @@ class FoldLogits:
         last = max(self.by_epoch)
         if last == 0 or 0 not in self.by_epoch:
             return last
-        lost = self._losses(self.by_epoch[last], select) - self._losses(self.by_epoch[0], select)
+        lost = self._losses(last, select) - self._losses(0, select)
         return 0 if _clearly_above(lost) else last
 
-    def _losses(self, logits: NDArray[np.float32], select: Selection) -> NDArray[np.float64]:
+    def _losses(self, epoch: int, select: Selection) -> NDArray[np.float64]:
         """Return each row's loss, as epochs are chosen by."""
-        rows = np.arange(len(self.labels))
+        rows, logits = np.arange(len(self.labels)), self.by_epoch[epoch]
         if select == "none":
             return np.zeros(len(rows))
         if select in ("accuracy", "mcc"):
             return np.asarray(logits.argmax(axis=1) != self.labels, dtype=np.float64)
-        scaled = Temperature.fit(logits, self.labels) if select == "nll-ts" else Temperature(1.0)
+        scaled = Temperature(1.0)
+        if select == "nll-ts":
+            scaled = Temperature.fit(logits, self.labels, expected=self.expected(epoch))
         return np.asarray(-np.log(np.asarray(scaled(logits))[rows, self.labels].clip(1e-30)))
 
     def told_in(self, done: Fit) -> Fit:
@@ -69,7 +79,8 @@ class FoldLogits:
             logits = self.by_epoch.get(entry["epoch"])
             figures: dict[str, Any] = {}
             if logits is not None:
-                figures = {"dev": json_safe(dev_figures(logits, self.labels)), "joint": joint(logits, self.labels)}
+                dev = dev_figures(logits, self.labels, expected=self.expected(entry["epoch"]))
+                figures = {"dev": json_safe(dev), "joint": joint(logits, self.labels)}
             history.append({**entry, **figures})
         return replace(done, history=history)
 
@@ -107,10 +118,13 @@ def folds_of_head(done: Fit, sets: Sets) -> FoldLogits | None:
 class FoldTraining:
     """How a network is trained that is to predict the rows it has not learnt from.
 
-    What it said is kept in the `folder` of the run, which need not ask again if it is interrupted.
+    It makes as many updates as the one that learns from all `rows`, in smaller batches: a network becomes surer with
+    each, and the temperature is that one's. What it said is kept in the `folder` of the run, which need not ask again
+    if it is interrupted.
     """
 
     folder: Path
+    rows: int
     load: Callable[[Mapping[str, Examples]], Loaded]
     method: Recipe
     hyper: Mapping[str, Any]
@@ -137,7 +151,7 @@ class FoldTraining:
         return told
 
     def _trained(self, learn: Examples, judge: Examples) -> dict[int, NDArray[np.float32]]:
-        method = self.method
+        method, hyper = self.method, {**self.hyper, "patience": 0, "batch_size": self._batch_size(len(learn))}
         learn = learn if method.prepare is None else method.prepare(learn)
         accelerator = accelerator_for(self.precision, (), Path())
         loaded = self.load({"train": learn, "dev": judge})
@@ -171,6 +185,11 @@ class FoldTraining:
             on_dev=told.__setitem__,
             on_progress=self.on_progress,
             cut_with=self.folder,
-            **{**self.hyper, "patience": 0},
+            **hyper,
         )
         return told
+
+    def _batch_size(self, learnt: int) -> int:
+        """Return how large the batches are that so many rows make as many of as all rows do in an epoch."""
+        batches = math.ceil(self.rows / self.hyper["batch_size"])
+        return math.ceil(learnt / batches)

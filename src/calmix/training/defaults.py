@@ -15,11 +15,10 @@ _PRETRAINED: dict[str, Any] = {
     "schedule": "linear",
     "clip": 1.0,
 }
-# Thulasidasan et al. 2019, but for the epochs (they make 200) and the learning rate (0.1): see docs/decisions.md.
+# Thulasidasan et al. 2019, but for the epochs (they make 200), the learning rate (0.1) and the batches of few images: see
+# docs/decisions.md.
 _RANDOM: dict[str, Any] = {
     "optimizer": "sgd",
-    "epochs": 30,
-    "batch_size": 128,
     "weight_decay": 5e-4,
     "warmup": 0.0,
     "schedule": "steps",
@@ -36,6 +35,8 @@ _SENTENCE_CNN: dict[str, Any] = {
     "clip": 1.0,
 }
 _RATES = {"adamw": 1e-3, "sgd": 0.02}
+# The schedule of images: so many updates, by batches from 32 to 128, and where these are too many by more epochs.
+_UPDATES_OF_IMAGES, _LEAST_OF_IMAGES, _MOST_OF_IMAGES = 3_000, 30, 60
 
 # The schedule of pretrained networks: so many updates at least, and so many for each class, within these epochs. Below
 # so many rows batches are smaller; there, or with so many classes, steps are larger. The rate is that of this width.
@@ -58,7 +59,10 @@ def with_defaults(given: Mapping[str, Any], model: str, *, rows: int, classes: i
         usual = _PRETRAINED | _schedule(rows, classes, width_of(model), given.get("optimizer"))
         usual["epochs"] = usual_epochs(model, rows=rows, classes=classes)
     else:
-        usual = dict(_SENTENCE_CNN if is_sentence_cnn(model) else _RANDOM)
+        usual = dict(_SENTENCE_CNN)
+        if not is_sentence_cnn(model):
+            usual = _RANDOM | {"batch_size": _batch_of_images(rows)}
+            usual["epochs"] = usual_epochs(model, rows=rows, classes=classes)
         usual["lr"] = _RATES.get(given.get("optimizer") or usual["optimizer"])
     return {name: usual.get(name) if value is None else value for name, value in given.items()}
 
@@ -68,7 +72,15 @@ def usual_epochs(model: str, *, rows: int, classes: int) -> int:
     if is_pretrained(model):
         updates = max(_UPDATES, _FOR_EACH_CLASS * classes)
         return min(_MOST, max(_LEAST, math.ceil(updates * _batch(rows) / max(1, rows))))
-    return int((_SENTENCE_CNN if is_sentence_cnn(model) else _RANDOM)["epochs"])
+    if is_sentence_cnn(model):
+        return int(_SENTENCE_CNN["epochs"])
+    epochs = math.ceil(_UPDATES_OF_IMAGES * _batch_of_images(rows) / max(1, rows))
+    return min(_MOST_OF_IMAGES, max(_LEAST_OF_IMAGES, epochs))
+
+
+def _batch_of_images(rows: int) -> int:
+    enough = rows * _LEAST_OF_IMAGES / _UPDATES_OF_IMAGES
+    return int(min(128, max(32, enough // 16 * 16)))
 
 
 def _batch(rows: int) -> int:

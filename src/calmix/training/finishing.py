@@ -31,16 +31,17 @@ def finish(
     config: Mapping[str, Any],
     facts: Mapping[str, Any],
     *,
+    expected: float | None = None,
     lean: bool = False,
 ) -> dict[str, Any]:
     """Fit the temperature on dev, fold it, write everything a finished run has, and return its figures.
 
     Before is what the network says as it is; after, with the temperature. `logits` are its scores for each data set,
-    and are written with the predictions.
+    and are written with the predictions. `expected` is the temperature one would guess where there are few dev rows.
     `facts` are what is known already: epochs, rows, notes. The figures are written last: a run with them is finished.
     A `lean` run has no checkpoint, and of its predictions only what the figures are made of.
     """
-    scaled = Temperature.fit(logits["dev"], judged["dev"].labels)
+    scaled = Temperature.fit(logits["dev"], judged["dev"].labels, expected=expected)
     names = judged["dev"].label_names
     figures: dict[str, Any] = {}
     for name, examples in judged.items():

@@ -341,7 +341,7 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
         of_folds = None
         if sets.folds is not None and hyper["epochs"] > 0:
             how = (load, method, hyper, start, class_weights, augment, record, decided["precision"])
-            one = FoldTraining(folder, *how, on_progress, tell)
+            one = FoldTraining(folder, len(whole), *how, on_progress, tell)
             of_folds = cross_fit(whole, sets.folds, one)
             # Those of the folds have left accelerate's global state as their own.
             accelerator = guidance.accelerator = accelerator_for(decided["precision"], track, folder)
@@ -382,7 +382,9 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
             "recorded_on": recorded.recorded_on if recorded.was_observed else None,
         }
         from_main(partial(write_map, folder, recorded, sets.train, lean=lean))
-        metrics = from_main(partial(finish, folder, network, loaded.reader, judged, logits, config, facts, lean=lean))
+        expected = None if of_folds is None else of_folds.expected(done.best_epoch)
+        ending = partial(finish, folder, network, loaded.reader, judged, logits, config, facts)
+        metrics = from_main(partial(ending, expected=expected, lean=lean))
     return Run(folder, metrics)
 
 

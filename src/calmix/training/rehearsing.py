@@ -83,14 +83,14 @@ def rehearse_run(
         shards=shards,
     )
     epoch = rehearse(stepper, epochs=1, **{name: hyper[name] for name in ("batch_size", "accumulate", "seed")})
-    runs = 2 if two_runs else 1  # the plain run before it takes as much again
-    if folds and hyper["epochs"] > 0:
-        runs += folds - 1  # each learns from all parts but one
+    runs = steps = 2 if two_runs else 1  # the plain run before it takes as much again
+    if folds and hyper["epochs"] > 0:  # each makes as many updates as the run itself, on all parts but one
+        runs, steps = runs + folds - 1, steps + folds
     look = 1 / 3  # a forward is about a third of a step
     epochs = hyper["epochs"] * (1 + look if record == "evaluation" else 1) + (look if fitted else 0)
     return {
         **epoch,
-        "steps": runs * hyper["epochs"] * epoch["steps"],
+        "steps": steps * hyper["epochs"] * epoch["steps"],
         "seconds": round(runs * epochs * epoch["seconds"], 3),
     }
 

@@ -12,9 +12,14 @@ __all__ = ["Selection", "dev_figures", "joint", "score"]
 Selection = Literal["nll-ts", "nll", "accuracy", "mcc", "none"]
 
 
-def dev_figures(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> dict[str, float]:
-    """Return the dev set's figures that epochs are chosen by and users like to watch."""
-    probs, fitted = Temperature(1.0)(logits), Temperature.fit(logits, labels)
+def dev_figures(
+    logits: NDArray[np.float32], labels: NDArray[np.int64], *, expected: float | None = None
+) -> dict[str, float]:
+    """Return the dev set's figures that epochs are chosen by and users like to watch.
+
+    `expected` is the temperature one would guess where there are few rows.
+    """
+    probs, fitted = Temperature(1.0)(logits), Temperature.fit(logits, labels, expected=expected)
     return {
         "accuracy": accuracy(probs, labels),
         "mcc": mcc(probs, labels),
