@@ -31,6 +31,8 @@ TAKEN = ("Accuracy (%)", "MCC", "ECE (%)")
 """The tables, by their headings, that are on the page."""
 TAKEN_OF = {"p5": (*TAKEN, "OE (%)")}
 """The same, of papers that have others."""
+APART = ("heads",)
+"""Studies that are no paper's: `results/NAME/README.md` is their page."""
 
 
 def take(name: str, outcome: Path, folder: Path) -> None:
@@ -113,7 +115,7 @@ def main(root: Path = ROOT, outcomes: Path | None = None) -> None:
     for name in names if outcomes is not None else ():
         if (outcomes / name / "study.json").is_file():
             take(name, outcomes / name, root / "results" / name)
-    there = [name for name in names if (root / "results" / name / "about.json").is_file()]
+    there = [name for name in names if name not in APART and (root / "results" / name / "about.json").is_file()]
     if not there:
         sys.exit("no study has an outcome in results/ yet")
     summary = root / "results" / "summary.md"

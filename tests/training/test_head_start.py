@@ -328,7 +328,9 @@ def test_a_map_begins_with_a_fitted_head_too(headless: Any, tmp_path: Path) -> N
     settings["precision"] = "fp32"
     fitted = survey(tiny.examples(90), out=tmp_path / "fitted", **settings)
     random = survey(tiny.examples(90), out=tmp_path / "random", head="random", **settings)
-    assert fitted.dynamics.correctness.mean() > random.dynamics.correctness.mean() + 0.2
+    # At the last look there is no dropout, whose numbers differ from device to device.
+    right, guessed = ((run.dynamics.last_prediction == run.dynamics.labels).mean() for run in (fitted, random))
+    assert right > guessed + 0.2
 
 
 @pytest.mark.parametrize("head", ["kept", "fitted"])
