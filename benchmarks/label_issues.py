@@ -16,6 +16,7 @@ nothing; what is there is not made again. The ways:
 
 import argparse
 import json
+import lzma
 import os
 import sys
 import tempfile
@@ -68,11 +69,8 @@ def noisy_examples(task: str, folder: Path, seed: int) -> tuple[Any, NDArray[np.
     path = find_inside(folder, f"{name}/train")
     examples = read_examples(path)
     if not percent:
-        import lzma
-
-        opened = lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8")
-        with opened as file:
-            truth = [json.loads(line)["true_label"] for line in file]
+        content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+        truth = [json.loads(line)["true_label"] for line in content.decode().splitlines()]
         given = np.array(examples.label_names, dtype=object)[examples.labels]
         return examples, np.asarray(given != np.array(truth, dtype=object))
     labels, wrong = flipped(examples.labels, int(percent) / 100, None, len(examples.label_names), seed)
@@ -112,7 +110,7 @@ def said(job: Job, examples: Any) -> Array:
 
 
 def head_loss(job: Job, examples: Any) -> Array:
-    """Return the cross-entropy of each row by a head that was fitted without it, to the mean of the encoder's states."""
+    """Return the cross-entropy of each row by a head that was fitted without it, to the mean of the states."""
     import torch
 
     from calmix.models import encode, fit_head_to, load_with_head, resolve

@@ -65,7 +65,9 @@ def test_one_command_runs_them_all(everything: Any, checkpoint: Any, tmp_path: P
     command = [sys.executable, str(ROOT / "benchmarks" / "everything.py"), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    here = [name for name, benchmark in everything.BENCHMARKS.items() if "cpu" in benchmark.where and not benchmark.needs]
+    here = [
+        name for name, benchmark in everything.BENCHMARKS.items() if "cpu" in benchmark.where and not benchmark.needs
+    ]
     assert {path.stem for path in (tmp_path / "speed").iterdir()} >= set(here)
     table = done.stdout.split("| measured | against | ratio |")[1]
     for what in (

@@ -176,5 +176,5 @@ def test_many_rows_do_not_mind_what_was_expected(draw):
 
 @pytest.mark.parametrize("expected", [0.0, -1.0, math.nan, math.inf])
 def test_a_temperature_that_can_be_none_is_not_expected(expected):
-    with pytest.raises(InputError, match="expected is .*; it must be a positive number"):
+    with pytest.raises(InputError, match=r"expected is .*; it must be a positive number"):
         Temperature.fit(3 * np.eye(2), [0, 1], expected=expected)

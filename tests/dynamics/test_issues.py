@@ -214,3 +214,19 @@ def test_a_run_that_has_learnt_late_may_doubt(seed):
 def test_of_one_class_or_a_handful_of_samples_nothing_can_be_told():
     assert label_issues(Dynamics.from_logits(np.zeros((2, 60, 3)), np.zeros(60, dtype=int))).withheld == ""
     assert label_issues(Dynamics.from_logits(np.zeros((2, 20, 3)), np.arange(20) % 3)).withheld == ""
+
+
+def test_a_label_that_was_learnt_by_heart_is_found_by_heads_that_had_not_seen_it():
+    logits = np.tile([[4.0, 0.0]] * 4, (3, 1, 1))
+    dynamics = Dynamics.from_logits(logits, [0, 0, 0, 0], ids=("a", "b", "c", "d"))
+    assert np.ptp(label_issues(dynamics).score) == 0
+    issues = label_issues(dynamics.with_head([[2.0, 0.0], [0.0, 2.0], [np.nan, np.nan], [4.0, 0.0]]))
+    assert [issues.ids[row] for row in issues.order] == ["b", "a", "c", "d"]
+
+
+def test_heads_make_a_third_of_the_doubt():
+    rng = np.random.default_rng(0)
+    logits, labels, heads = rng.normal(size=(3, 5, 4)), rng.integers(0, 4, 5), rng.normal(size=(5, 4))
+    dynamics = Dynamics.from_logits(logits, labels).with_head(heads)
+    lost = (4 * dynamics.last_loss + 2 * dynamics.loss) / 9 + dynamics.head_loss / 3
+    np.testing.assert_allclose(label_issues(dynamics).score, -np.expm1(-lost))

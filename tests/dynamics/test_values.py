@@ -189,3 +189,25 @@ def test_a_map_without_a_history_is_read_as_before(tmp_path):
     dynamics.save(tmp_path / "map.parquet")
     assert Dynamics.load(tmp_path / "map.parquet").history is None
     assert dynamics.take([1]).history is None
+
+
+def test_what_fitted_heads_lost_on_samples_they_had_not_seen_is_kept(tmp_path):
+    before = Dynamics.from_logits(np.zeros((2, 4, 2)), [0, 1, 0, 1], ids=("a", "b", "c", "d"))
+    after = before.with_head([[1.0, 0.0], [3.0, 0.0], [np.nan, np.nan], [0.0, -np.inf]])
+    expected = [np.log1p(np.exp(-1.0)), np.log1p(np.exp(3.0)), np.nan]
+    np.testing.assert_allclose(after.head_loss[:3], expected)
+    assert after.head_loss[3] > 700  # the label was given probability 0
+    assert before.head_loss is None
+    assert after.loss is before.loss
+    assert after.last_loss is before.last_loss
+    after.save(tmp_path / "map.parquet")
+    again = Dynamics.load(tmp_path / "map.parquet")
+    np.testing.assert_array_equal(again.head_loss, after.head_loss)
+    np.testing.assert_array_equal(again.take([1, 0]).head_loss, after.head_loss[[1, 0]])
+    before.save(tmp_path / "plain.parquet")
+    assert Dynamics.load(tmp_path / "plain.parquet").head_loss is None
+
+
+def test_heads_of_other_samples_are_refused(dynamics):
+    with pytest.raises(InputError, match=r"^with_head wants logits \[6 samples, 3 or more classes\], not \[5, 3\]"):
+        dynamics.with_head(np.zeros((5, 3)))

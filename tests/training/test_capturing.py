@@ -339,7 +339,8 @@ def trained_losses(metrics: dict[str, Any]) -> list[float]:
     return [entry["loss"] for entry in metrics["epochs"] if entry["epoch"] > 0]
 
 
-# Not trained at all; and MobileBERT, whose gradients are NaN on a GPU in plain transformers, too, where it is this tiny.
+# Without those that are not trained at all, and MobileBERT: this tiny, its gradients are NaN on a GPU in plain
+# transformers, too.
 TRAINED = sorted(set(architectures.types()) - {"layoutlmv2", "perceiver", "reformer"} - {"mobilebert"})
 
 

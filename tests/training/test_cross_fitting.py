@@ -295,9 +295,7 @@ def test_without_dev_data_the_dynamics_that_guide_are_those_of_a_map_of_all_rows
     assert "predictions-dev.parquet" not in {path.name for path in (run.folder / "dynamics").iterdir()}
 
 
-def test_a_fold_makes_as_many_updates_as_the_run_in_smaller_batches(
-    anew: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fold_makes_as_many_updates_as_the_run_in_smaller_batches(anew: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from calmix.training import cross_fitting
 
     sizes: list[int] = []

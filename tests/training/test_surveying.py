@@ -235,6 +235,43 @@ def test_the_trained_model_sees_everyone_once_more_whatever_is_recorded(mapped: 
     assert training.dynamics.last_prediction.tolist() == evaluation.dynamics.last_prediction.tolist()
 
 
+def test_every_label_is_judged_by_a_fitted_head_that_had_not_seen_it_too(mapped: Quick, headless: Any) -> None:
+    texts, labels = tiny.texts(30)
+    labels[4] = next(name for name in tiny.LABELS if name != labels[4])
+    examples = Examples.from_texts(texts, labels)
+    options = {"model": str(headless("bert")), "examples": examples}
+    done = mapped(**options)
+    assert done.dynamics.head_loss is not None
+    assert np.isfinite(done.dynamics.head_loss).all()
+    again = Dynamics.load(done.folder / "datamap.parquet")
+    np.testing.assert_array_equal(again.head_loss, done.dynamics.head_loss)
+    assert done.figures["label_issues"] == label_issues(again).flagged.sum()
+    assert mapped("random", head="random", **options).dynamics.head_loss is None
+
+
+def test_a_trained_head_has_seen_the_samples_and_judges_none(mapped: Quick, checkpoint: Any) -> None:
+    assert mapped(model=str(checkpoint("bert")), head="fitted").dynamics.head_loss is None
+
+
+def test_a_label_that_occurs_once_is_judged_by_no_head(mapped: Quick, headless: Any) -> None:
+    texts, labels = tiny.texts(30)
+    labels[7] = "alone"
+    found = mapped(model=str(headless("bert")), examples=Examples.from_texts(texts, labels)).dynamics
+    assert np.flatnonzero(np.isnan(found.head_loss)).tolist() == [7]
+    assert np.isfinite(label_issues(found).score).all()
+
+
+@pytest.mark.usefixtures("often")
+def test_a_map_that_was_killed_after_its_heads_were_fitted_still_has_what_they_said(
+    mapped: Quick, outcome: Any, headless: Any
+) -> None:
+    options = {"model": str(headless("bert")), "checkpoint_minutes": 0}
+    whole = outcome(mapped("whole", **options).folder)
+    with pytest.raises(Killed):
+        mapped(on_progress=dying("mapping", 3), **options)
+    assert outcome(mapped(**options).folder) == whole
+
+
 def test_an_evaluation_pass_is_recorded_in_all_runs_of_a_map(mapped: Quick) -> None:
     done = mapped(record="evaluation", filtered=True)
     assert done.figures["recorded_on"] == done.dynamics.recorded_on == "evaluation pass"

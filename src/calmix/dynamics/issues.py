@@ -70,7 +70,9 @@ def label_issues(dynamics: Dynamics) -> LabelIssues:
 
     The score is 1 − exp(−L), where L is two parts of the loss at the last look and one part of the mean loss: one
     minus a weighted geometric mean of the given label's probability. The last look knows most. But a model that
-    trained for long has learnt wrong labels by heart, and what it thought before then still shows them.
+    trained for long has learnt wrong labels by heart, and what it thought before then still shows them. Where a head
+    was fitted before (`Dynamics.with_head`), its loss makes a third of L: it has learnt no label that it judges, and
+    finds what people got wrong.
 
     A sample is flagged when, on average over the run, another class was more probable than the given label and
     had a probability of at least one half; or, where even the samples that carry that class's label are given
@@ -83,7 +85,7 @@ def label_issues(dynamics: Dynamics) -> LabelIssues:
     sample that it has not learnt yet would be a suspect.
     """
     judged = (dynamics.observations > 0) & (dynamics.rival >= 0)
-    area = (2 * dynamics.last_loss + dynamics.loss) / 3
+    area = _area(dynamics)
     score = np.where(judged, -np.expm1(-area), np.nan)
 
     flagged = np.zeros(len(dynamics), dtype=np.bool_)
@@ -104,6 +106,14 @@ def label_issues(dynamics: Dynamics) -> LabelIssues:
         label_names=dynamics.label_names,
         withheld=withheld,
     )
+
+
+def _area(dynamics: Dynamics) -> NDArray[np.float64]:
+    """Return how much was lost on each label, by all that looked at it."""
+    trained = (2 * dynamics.last_loss + dynamics.loss) / 3
+    if dynamics.head_loss is None:
+        return trained
+    return np.where(np.isnan(dynamics.head_loss), trained, (2 * trained + dynamics.head_loss) / 3)
 
 
 def _too_little(dynamics: Dynamics) -> str:

@@ -68,6 +68,8 @@ class Dynamics:
     epochs: int = 0
     history: History | None = None
     """The label's probability and whether it was right, epoch by epoch; None where no epoch was closed."""
+    head_loss: NDArray[np.float64] | None = None
+    """Cross-entropy before fine-tuning, by a fitted head that had not seen the sample (`with_head`), or NaN."""
 
     def __post_init__(self) -> None:
         check_strings(self.ids, "ids")
@@ -122,6 +124,24 @@ class Dynamics:
 
         It is not an observation: nothing else changes. Samples that were never observed stay so.
         """
+        look, valid = self._look(logits, "with_last_look")
+        return replace(
+            self,
+            last_loss=np.where(valid, look.loss.numpy(), self.last_loss),
+            last_prediction=np.where(valid, look.predicted.long().numpy(), self.last_prediction),
+        )
+
+    def with_head(self, logits: ArrayLike) -> "Dynamics":
+        """Return the dynamics with what fitted heads said of samples that they were not fitted to.
+
+        `logits` are [samples, classes], of frozen features by cross-fitting; a row of NaN was predicted by none. Labels
+        that people got wrong stand out there: nothing has learnt them yet. It is no observation.
+        """
+        look, valid = self._look(logits, "with_head")
+        return replace(self, head_loss=np.where(valid, look.loss.numpy(), np.nan))
+
+    def _look(self, logits: ArrayLike, name: str) -> tuple[Any, NDArray[np.bool_]]:
+        """Return what a pass over all samples says of each, and of which it says something."""
         import torch
 
         from calmix.dynamics.observing import observe
@@ -129,15 +149,10 @@ class Dynamics:
         scores, fewest = np.asarray(logits), int(self.labels.max(initial=0)) + 1
         if scores.ndim != 2 or len(scores) != len(self) or scores.shape[1] < fewest:
             raise InputError(
-                f"with_last_look wants logits [{len(self)} samples, {fewest} or more classes], not {list(scores.shape)}"
+                f"{name} wants logits [{len(self)} samples, {fewest} or more classes], not {list(scores.shape)}"
             )
         look = observe(torch.as_tensor(_with_possible_labels(scores, self.labels)), torch.as_tensor(self.labels))
-        valid = look.valid.numpy() & (self.observations > 0)
-        return replace(
-            self,
-            last_loss=np.where(valid, look.loss.numpy(), self.last_loss),
-            last_prediction=np.where(valid, look.predicted.long().numpy(), self.last_prediction),
-        )
+        return look, look.valid.numpy() & (self.observations > 0)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -168,6 +183,7 @@ class Dynamics:
             raise TypeError("take wants rows, not a mask: use np.flatnonzero(mask)")
         index = index.astype(np.int64)
         arrays = {name: getattr(self, name)[index] for name in (*_MEASURES, *_COUNTS, *_CLASSES, "learnt")}
+        arrays["head_loss"] = None if self.head_loss is None else self.head_loss[index]
         history = None if self.history is None else self.history.take(index)
         return replace(self, ids=tuple(self.ids[row] for row in index), history=history, **arrays)
 
@@ -197,6 +213,8 @@ class Dynamics:
         columns["last_prediction"] = self._classes_out(self.last_prediction)
         columns["rival"] = self._classes_out(self.rival)
         columns["rival_confidence"] = _nullable(self.rival_confidence)
+        if self.head_loss is not None:
+            columns["head_loss"] = _nullable(self.head_loss)
         about: dict[str, Any] = {
             "label_names": list(self.label_names),
             "recorded_on": self.recorded_on,
@@ -231,6 +249,8 @@ class Dynamics:
         for name in _COUNTS:
             columns[name] = np.array(table[name].fill_null(0), dtype=np.int64)
         columns["learnt"] = np.array(table["learnt"].fill_null(False), dtype=np.bool_)
+        if "head_loss" in table.column_names:
+            columns["head_loss"] = np.array(table["head_loss"].fill_null(np.nan), dtype=np.float64)
         return cls(
             ids=tuple(table["id"].to_pylist()),
             label_names=names,

@@ -191,5 +191,5 @@ class FoldTraining:
 
     def _batch_size(self, learnt: int) -> int:
         """Return how large the batches are that so many rows make as many of as all rows do in an epoch."""
-        batches = math.ceil(self.rows / self.hyper["batch_size"])
+        batches = math.ceil(self.rows / int(self.hyper["batch_size"]))
         return math.ceil(learnt / batches)

@@ -15,8 +15,8 @@ _PRETRAINED: dict[str, Any] = {
     "schedule": "linear",
     "clip": 1.0,
 }
-# Thulasidasan et al. 2019, but for the epochs (they make 200), the learning rate (0.1) and the batches of few images: see
-# docs/decisions.md.
+# Thulasidasan et al. 2019, but for the epochs (they make 200), the learning rate (0.1) and the batches of few images:
+# see docs/decisions.md.
 _RANDOM: dict[str, Any] = {
     "optimizer": "sgd",
     "weight_decay": 5e-4,

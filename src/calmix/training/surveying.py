@@ -4,13 +4,14 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from calmix.data import Examples, write_json
 from calmix.data.label_twins import merging_line, settled_labels
@@ -19,6 +20,7 @@ from calmix.dynamics.thresholds import Wording
 from calmix.errors import InputError
 from calmix.mixing import choose, verify_mixing
 from calmix.models import Augment, HeadStart, Pooling, identity, resolve
+from calmix.models.logistic_regression import stratified_folds
 from calmix.training.batches import training_set
 from calmix.training.cutting import cut_notes, read_cuts, retried
 from calmix.training.defaults import with_defaults
@@ -27,13 +29,20 @@ from calmix.training.folder import RECORDED, TOLD, abandon, begin_run, find_run,
 from calmix.training.guiding import Guidance, Record
 from calmix.training.head_start import begin_head, start_for
 from calmix.training.launching import Precision, accelerator_for, from_main, precision_for, processes, threads_here
-from calmix.training.loop import Progress, fit, predict_everywhere
+from calmix.training.loop import Beginning, Progress, fit, predict_everywhere
 from calmix.training.mapping import map_notes, write_map
 from calmix.training.networks import load_network
 from calmix.training.optimising import OptimizerName, Schedule, check_hyper
 from calmix.training.preparing import ClassWeights, check_learnable, class_weights_of
+from calmix.training.state import latest, save_state
 
 __all__ = ["Survey", "survey"]
+
+# Parts of the samples that heads are fitted without, and how many samples such heads judge at most: the features of all
+# are in memory.
+_PARTS, _MOST_CROSSED = 5, 50_000
+# What these heads said, while the run goes on.
+_HEAD = Path("checkpoints") / "head"
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,6 +246,7 @@ def _recorded(
     recipe = choose("erm")
     notes = loaded.notes + verify_mixing(network, packed, recipe, loaded.reader)
     guidance = Guidance(recipe, network, data, accelerator, record=record)
+    crossed = whole and not loaded.trained_head and len(examples) <= _MOST_CROSSED
     begin = partial(
         begin_head,
         network,
@@ -245,6 +255,7 @@ def _recorded(
         accelerator=accelerator,
         trained=loaded.trained_head,
         set_inner=loaded.reads_mean,
+        folds=_parts_of(examples) if crossed else None,
         precision=precision,
         on_progress=on_progress,
     )
@@ -260,11 +271,14 @@ def _recorded(
         patience=0,
         out=folder,
         checkpoint_minutes=checkpoint_minutes,
-        begin=begin if reads["head"] == "fitted" else None,
+        begin=partial(_begun, folder, begin) if reads["head"] == "fitted" else None,
         on_progress=on_progress,
         **hyper,
     )
     dynamics = guidance.dynamics(ids=examples.ids, label_names=examples.label_names)
+    kept = from_main(partial(latest, folder / _HEAD))
+    if kept is not None:
+        dynamics = dynamics.with_head(kept[0]["logits"]["folds"].numpy())
     if whole and record == "training":
         dynamics = dynamics.with_last_look(predict_everywhere(network, packed, accelerator))
     if processes().is_main_process:
@@ -273,6 +287,24 @@ def _recorded(
         dynamics.save(done)
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return dynamics
+
+
+def _begun(folder: Path, begin: Callable[[], Beginning | None]) -> Beginning | None:
+    """Return where training begins; what heads said of samples they were not fitted to is kept beside the run."""
+    began = begin()
+    if began is None or began.fold_logits is None:
+        return began
+    if processes().is_main_process:
+        said = {"folds": torch.from_numpy(began.fold_logits)}
+        save_state(folder / _HEAD, 0, {"logits": said}, {})
+    return replace(began, fold_logits=None)
+
+
+def _parts_of(examples: Examples) -> NDArray[np.int64]:
+    """Return the parts of cross-fitting that samples are in."""
+    # The place of the right choice is no class.
+    labels = np.zeros_like(examples.labels) if examples.kind == "choices" else examples.labels
+    return np.where(examples.labels < 0, -1, stratified_folds(labels, _PARTS))
 
 
 def _told(folder: Path) -> list[str]:
