@@ -143,8 +143,10 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
             layer that computes it, or the `first` token, or what else its architecture reads. `mean` is the default
             with a fitted head.
         epochs: passes over the training data; 0 fits the head alone. Pretrained networks make at least 120
-            updates, and 1.5 for each class, in 3 epochs or more and 20 at most; others make 30 epochs.
-        batch_size: samples per update, over all processes and accumulated parts: 32, or 16 below 1,000 rows; 128.
+            updates, and 1.5 for each class, in 3 epochs or more and 20 at most; others make 30 epochs, and up to 60
+            for fewer than 3,200 images.
+        batch_size: samples per update, over all processes and accumulated parts: 32, or 16 below 1,000 rows; 128, or
+            down to 32 for fewer than 12,800 images.
         optimizer: `adamw`, or `sgd` with Nesterov momentum 0.9.
         lr: peak learning rate: 5e-5 for a network 384 wide and less for wider ones, twice that below 1,000 rows or with
             50 classes and more; 0.02.
