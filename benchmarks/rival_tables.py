@@ -340,6 +340,16 @@ def _called(place: Place) -> str:
     return task if part == "test" else f"{task} → {part.removeprefix('ood-')}"
 
 
+def missing(results: Results, seeds: int) -> list[str]:
+    """Return a paragraph that says who was run with fewer seeds than others; nothing where nobody was."""
+    found: dict[tuple[str, int], int] = {}
+    for (_, rival), runs in results.runs.items():
+        if len(runs) < seeds:
+            found[rival, len(runs)] = found.get((rival, len(runs)), 0) + 1
+    told = [f"{rival} has {have} on {tasks} task{'s' * (tasks > 1)}" for (rival, have), tasks in sorted(found.items())]
+    return [f"Not all have {seeds} seeds: {', '.join(told)}.", ""] if told else []
+
+
 def page(results: Results, runs: Sequence[Run], *, model: str, subject: str, base: str) -> str:
     """Return the page."""
     places = _places(results)
@@ -362,6 +372,7 @@ def page(results: Results, runs: Sequence[Run], *, model: str, subject: str, bas
         "has dev rows: calmix is given the training rows alone, `tfidf` and `frozen` choose C and temperature by five "
         "folds of them, and `trainer` and `setfit` have no temperature.",
         "",
+        *missing(results, len(seeds)),
         "## In domain",
         "",
         *by_task(results, inside, names),

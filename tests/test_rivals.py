@@ -419,6 +419,13 @@ def test_the_page_is_written_from_the_runs_of_every_file(rivals: Any, tables: An
     assert str(tmp_path) not in page
 
 
+def test_who_was_run_with_fewer_seeds_is_named(tables: Any) -> None:
+    runs = {("rte", "calmix"): {0: {}, 1: {}}, ("rte", "trainer"): {0: {}}, ("cola", "trainer"): {1: {}}}
+    found = tables.missing(tables.Results(runs), 2)
+    assert found == ["Not all have 2 seeds: trainer has 1 on 2 tasks.", ""]
+    assert tables.missing(tables.Results({("rte", "calmix"): {0: {}}}), 1) == []
+
+
 def test_seconds_are_of_processors_alone(tables: Any) -> None:
     same = {"calibrated": figures(0.5, 1.0, 0.1), "raw": {}}
     runs = [made("desk", "frozen", seed, **same) for seed in (0, 1)]

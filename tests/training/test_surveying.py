@@ -249,6 +249,12 @@ def test_every_label_is_judged_by_a_fitted_head_that_had_not_seen_it_too(mapped:
     assert mapped("random", head="random", **options).dynamics.head_loss is None
 
 
+@pytest.mark.parametrize(("head", "epochs"), [("fitted", 19), ("random", 20)])
+def test_an_epoch_less_is_made_where_a_head_is_fitted(mapped: Quick, headless: Any, head: Any, epochs: int) -> None:
+    done = mapped(model=str(headless("bert")), head=head, epochs=None, batch_size=None)
+    assert done.dynamics.epochs == epochs
+
+
 def test_a_trained_head_has_seen_the_samples_and_judges_none(mapped: Quick, checkpoint: Any) -> None:
     assert mapped(model=str(checkpoint("bert")), head="fitted").dynamics.head_loss is None
 

@@ -163,7 +163,7 @@ def train(
     batch_size: Annotated[
         int | None,
         typer.Option(
-            help="Samples per update, over all processes. Default: 32, with few rows 16; for images from scratch 32 to 128.",
+            help="Samples per update, over all processes. Default: 32, with few rows 16; images from scratch to 128.",
             rich_help_panel=_TRAINING,
         ),
     ] = None,

@@ -41,6 +41,8 @@ __all__ = ["Survey", "survey"]
 # Parts of the samples that heads are fitted without, and how many samples such heads judge at most: the features of all
 # are in memory.
 _PARTS, _MOST_CROSSED = 5, 50_000
+# Epochs of a map, at least: one alone shows no variability.
+_LEAST = 2
 # What these heads said, while the run goes on.
 _HEAD = Path("checkpoints") / "head"
 
@@ -94,8 +96,11 @@ def survey(
 ) -> Survey:
     """Train plainly on all examples and write their data map to `out`.
 
-    An unfinished map of the same settings there is gone on with. `on_done` is called once everything is known,
-    on the main process: what it writes belongs to the map, which is finished only after it.
+    Where a head is fitted, an epoch less is made than `calmix.train` would make, and heads that had not seen a sample
+    judge its label as well.
+
+    An unfinished map of the same settings there is gone on with. `on_done` is called once everything is known, on the
+    main process: what it writes belongs to the map, which is finished only after it.
 
     With `filtered`, two more runs in which some easy samples carry a label that does not exist (threshold
     samples, Pleiss et al. 2020; Park & Caragea, NAACL 2022) judge every easy sample: those whose AUM is below
@@ -125,6 +130,8 @@ def survey(
     }
     start = start_for(pretrained, head, pooling)
     hyper = with_defaults(check_hyper(asked), pretrained, rows=len(examples), classes=len(examples.label_names))
+    if epochs is None and start.head == "fitted":  # fitting it costs a third of an epoch, and shows what one would
+        hyper["epochs"] = max(_LEAST, hyper["epochs"] - 1)
     if hyper["epochs"] < 1:
         raise InputError("a map is what training reveals: --epochs must be at least 1")
     looks = check_hyper({"image_size": image_size, "augment": augment})
