@@ -2,10 +2,12 @@
 
 import os
 import pickle
+import signal
 import socket
 import tempfile
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +32,26 @@ def together(world: int, work: Callable[[], Any]) -> list[Any]:
                     _rank(rank, world, port, work, Path(folder) / str(rank))
                 finally:
                     os._exit(0)
+            os.setpgid(child, children[0] if children else child)
             children.append(child)
-        for child in children:
-            os.waitpid(child, 0)
-        found = []
-        for rank in range(world):
-            file = Path(folder) / str(rank)
-            assert file.is_file(), f"process {rank} of {world} died"
-            kind, value = pickle.loads(file.read_bytes())
+        _end_together(children, [Path(folder) / str(rank) for rank in range(world)])
+        files = {rank: Path(folder) / str(rank) for rank in range(world)}
+        said = {rank: pickle.loads(file.read_bytes()) for rank, file in files.items() if file.is_file()}
+        for rank, (kind, value) in said.items():  # what went wrong comes before who was ended for it
             assert kind == "done", f"process {rank} of {world}: {value}"
-            found.append(value)
-        return found
+        for rank in range(world):
+            assert rank in said, f"process {rank} of {world} died"
+        return [said[rank][1] for rank in range(world)]
+
+
+def _end_together(children: list[int], files: list[Path]) -> None:
+    """Wait until all have ended; where one ends without being done, the others would wait for it: they are ended."""
+    for _ in children:
+        child, _ = os.waitpid(-children[0], 0)
+        file = files[children.index(child)]
+        if not file.is_file() or pickle.loads(file.read_bytes())[0] != "done":
+            with suppress(ProcessLookupError):
+                os.killpg(children[0], signal.SIGKILL)
 
 
 def _rank(rank: int, world: int, port: int, work: Callable[[], Any], file: Path) -> None:

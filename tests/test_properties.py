@@ -85,6 +85,7 @@ ARGUMENTS: dict[str, Callable[[Drawn], Any]] = {
     "scores_out": Drawn.scores,
     "bins": lambda d: d.one_of(1, 2, 15),
     "positive_class": lambda d: d.one_of(None, 0),
+    "expected": lambda d: d.one_of(None, 0.5, 2.0),
     "positive": lambda d: d.one_of("in", "out"),
     "metric": lambda d: d.one_of(metrics.accuracy, metrics.ece, metrics.brier),
     "n": lambda d: d.one_of(2, 20),

@@ -86,7 +86,7 @@ def test_networks_from_random_weights_are_trained_with_their_own_defaults(tmp_pa
         tiny.images(6, grey=True), dev=tiny.images(6, grey=True, seed=1), model="resnet18", epochs=1, out=tmp_path
     )
     config = (run.folder / "run.toml").read_text()
-    for line in ('optimizer = "sgd"', "lr = 0.02", "weight_decay = 0.0005", 'schedule = "steps"', "batch_size = 128"):
+    for line in ('optimizer = "sgd"', "lr = 0.02", "weight_decay = 0.0005", 'schedule = "steps"', "batch_size = 32"):
         assert line in config
     told = json.loads((run.model / "preprocessor_config.json").read_text())
     pixels = np.stack(list(tiny.images(6, grey=True).images)) / 255

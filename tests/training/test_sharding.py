@@ -105,10 +105,12 @@ def test_layers_that_share_their_weights_are_put_in_parts_once(checkpoint_of: An
 
 
 def test_every_way_of_training_is_that_of_whole_weights(checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    model = checkpoint()  # made before the processes part, which would make it both
+
     # As many processes with whole weights draw the same: pairs, mixing weights and dropout.
     def all_of_them(sharded: bool) -> dict[str, Any]:
         folder = tmp_path / ("parts" if sharded else "whole")
-        return {name: run(checkpoint(), folder / name, sharded=sharded, **way) for name, way in WAYS.items()}
+        return {name: run(model, folder / name, sharded=sharded, **way) for name, way in WAYS.items()}
 
     whole, parts = (together(2, partial(all_of_them, sharded))[0] for sharded in (False, True))
     for name in WAYS:
