@@ -358,6 +358,7 @@ def page(results: Results, runs: Sequence[Run], *, model: str, subject: str, bas
     inside = [place for place in places if place[1] == "test" and place not in few]
     outside = [place for place in places if place[1] != "test"]
     seeds, first = sorted({run["seed"] for run in runs}), runs[0]
+    more = set(results.rivals) - set(ORDER)
     lines = [
         "# Rivals",
         "",
@@ -373,6 +374,11 @@ def page(results: Results, runs: Sequence[Run], *, model: str, subject: str, bas
         "folds of them, and `trainer` and `setfit` have no temperature.",
         "",
         *missing(results, len(seeds)),
+        *(
+            ["Others are variants of calmix: see [how the default was chosen](../default/README.md).", ""]
+            if more
+            else []
+        ),
         "## In domain",
         "",
         *by_task(results, inside, names),
