@@ -8,7 +8,8 @@ not. In the first two a tenth or a fifth of the labels are flipped at random; th
 wrong, beside the true ones. What each way says of every label is kept in `--keep`, so that other combinations cost
 nothing; what is there is not made again. The ways:
 
-- map: the loss of each sample over plain training, from a random or a fitted head (`label_issues`);
+- map: the loss of each sample over plain training, as `calmix map` makes it; in three epochs with a fitted head
+  (`map-fitted`) and a random one (`map-random`, as 0.1.0 did);
 - head: 5-fold cross-fitted probabilities of a fitted head, on the mean of the frozen encoder's states;
 - tfidf, frozen: 5-fold logistic regressions, as `rival_linear.py` makes them. Ranked by the probability of the given
   label, which is how cleanlab ranks by default.
@@ -18,7 +19,6 @@ import argparse
 import json
 import lzma
 import os
-import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -30,12 +30,18 @@ from typing import Any
 
 import numpy as np
 from label_noise import flipped
+from label_scores import losses_and_margins
 from numpy.typing import NDArray
 
 HERE = Path(__file__).parent
 TASKS = ("noisy_ag_news", "trec6-10", "trec6-20", "ag_news-10", "ag_news-20")
 """People's mistakes; and flips, with their share in percent."""
-WAYS = ("map-random", "map-fitted", "head", "tfidf", "frozen")
+MAPS: dict[str, dict[str, Any]] = {
+    "map": {},
+    "map-random": {"head": "random", "epochs": 3, "lr": 5e-5, "batch_size": 32},
+    "map-fitted": {"epochs": 3},
+}
+WAYS = (*MAPS, "head", "tfidf", "frozen")
 FOLDS = 5
 FIRST = 0.2
 Array = NDArray[np.float64]
@@ -60,8 +66,6 @@ class Job:
 
 def noisy_examples(task: str, folder: Path, seed: int) -> tuple[Any, NDArray[np.bool_]]:
     """Return the rows with the labels that are to be judged, and which of these are wrong."""
-    import pyarrow as pa
-
     from calmix.data import read_examples
     from calmix.data.gathering import find_inside
 
@@ -74,29 +78,19 @@ def noisy_examples(task: str, folder: Path, seed: int) -> tuple[Any, NDArray[np.
         given = np.array(examples.label_names, dtype=object)[examples.labels]
         return examples, np.asarray(given != np.array(truth, dtype=object))
     labels, wrong = flipped(examples.labels, int(percent) / 100, None, len(examples.label_names), seed)
-    assert isinstance(examples.table, pa.Table)
     return replace(examples, labels=labels), wrong
-
-
-def loss_of(logits: NDArray[Any], labels: NDArray[np.int64]) -> Array:
-    """Return each row's cross-entropy."""
-    scores = logits.astype(np.float64) - logits.max(1, keepdims=True)
-    return np.asarray(np.log(np.exp(scores).sum(1)) - scores[np.arange(len(labels)), labels])
 
 
 def said(job: Job, examples: Any) -> Array:
     """Return how much a way doubts each label: a loss."""
-    if job.way.startswith("map"):
+    if job.way in MAPS:
         from calmix.training.surveying import survey
 
         with tempfile.TemporaryDirectory() as out:
-            old: dict[str, Any] = {"head": "random", "epochs": 3, "lr": 5e-5, "batch_size": 32}
-            settings = old if job.way == "map-random" else {}
-            done = survey(examples, out=Path(out) / "map", model=job.model, seed=job.seed, **settings)
+            done = survey(examples, out=Path(out) / "map", model=job.model, seed=job.seed, **MAPS[job.way])
         return np.asarray(2 * done.dynamics.last_loss + done.dynamics.loss) / 3
     if job.way == "head":
         return head_loss(job, examples)
-    sys.path.insert(0, str(HERE))
     import rival_linear
     from rival_worker import Rows
 
@@ -106,7 +100,7 @@ def said(job: Job, examples: Any) -> Array:
     embeddings = None if job.way == "tfidf" else rival_linear.Embeddings(resolve(job.model), 256)
     ways: Any = rival_linear.tfidf if embeddings is None else lambda _: embeddings
     _, logits = rival_linear.chosen_by_folds(rows, ways, job.seed)
-    return loss_of(logits, examples.labels)
+    return losses_and_margins(logits, examples.labels)[0]
 
 
 def head_loss(job: Job, examples: Any) -> Array:
@@ -122,7 +116,7 @@ def head_loss(job: Job, examples: Any) -> Array:
     folds = stratified_folds(examples.labels, FOLDS, seed=job.seed)
     head = fit_head_to(loaded.model.to(device), packed, torch.from_numpy(examples.labels), folds=folds, set_inner=True)
     assert head.fold_logits is not None
-    return loss_of(head.fold_logits, examples.labels)
+    return losses_and_margins(head.fold_logits, examples.labels)[0]
 
 
 def make(job: Job) -> str:
@@ -165,9 +159,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 COMBINED = {
-    f"{way} + {name}head": (way, weight)
-    for way in ("map-random", "map-fitted")
-    for weight, name in ((0.5, "½ "), (1.0, ""), (2.0, "2 "))
+    f"{way} + {name}head": (way, weight) for way in MAPS for weight, name in ((0.5, "½ "), (1.0, ""), (2.0, "2 "))
 }
 """A map's loss, and so many times the head's."""
 
@@ -192,12 +184,9 @@ def figures(wrong: NDArray[np.bool_], score: Array) -> tuple[float, float, float
 def table(options: argparse.Namespace) -> None:
     """Print what every ranking finds, by data set, and write it beside the runs."""
     found: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
-    seconds: dict[str, list[float]] = {}
     for task, seed in product(TASKS, range(options.seeds)):
         files = {way: options.keep / f"{task}--{way}--{seed}.npz" for way in WAYS}
         kept = {way: np.load(file) for way, file in files.items() if file.is_file()}
-        for way, arrays in kept.items():
-            seconds.setdefault(way, []).append(float(arrays["cpu"]))
         for name, score in rankings({way: arrays["loss"].astype(np.float64) for way, arrays in kept.items()}).items():
             wrong = next(iter(kept.values()))["wrong"]
             found.setdefault(name, {}).setdefault(task, []).append(figures(wrong, score))

@@ -118,13 +118,12 @@ def folds_of_head(done: Fit, sets: Sets) -> FoldLogits | None:
 class FoldTraining:
     """How a network is trained that is to predict the rows it has not learnt from.
 
-    It makes as many updates as the one that learns from all `rows`, in smaller batches: a network becomes surer with
+    It makes as many updates as the one that learns from all rows, in smaller batches: a network becomes surer with
     each, and the temperature is that one's. What it said is kept in the `folder` of the run, which need not ask again
     if it is interrupted.
     """
 
     folder: Path
-    rows: int
     load: Callable[[Mapping[str, Examples]], Loaded]
     method: Recipe
     hyper: Mapping[str, Any]
@@ -151,7 +150,10 @@ class FoldTraining:
         return told
 
     def _trained(self, learn: Examples, judge: Examples) -> dict[int, NDArray[np.float32]]:
-        method, hyper = self.method, {**self.hyper, "patience": 0, "batch_size": self._batch_size(len(learn))}
+        method, hyper = (
+            self.method,
+            {**self.hyper, "patience": 0, "batch_size": self._batch_size(len(learn), len(judge))},
+        )
         learn = learn if method.prepare is None else method.prepare(learn)
         accelerator = accelerator_for(self.precision, (), Path())
         loaded = self.load({"train": learn, "dev": judge})
@@ -189,7 +191,6 @@ class FoldTraining:
         )
         return told
 
-    def _batch_size(self, learnt: int) -> int:
-        """Return how large the batches are that so many rows make as many of as all rows do in an epoch."""
-        batches = math.ceil(self.rows / int(self.hyper["batch_size"]))
-        return math.ceil(learnt / batches)
+    def _batch_size(self, learnt: int, judged: int) -> int:
+        """Return how large the batches are that the rows learnt from make as many of as all rows do in an epoch."""
+        return math.ceil(learnt / math.ceil((learnt + judged) / int(self.hyper["batch_size"])))

@@ -343,7 +343,7 @@ def stages(  # noqa: PLR0915 (what a run does, in its order)
         of_folds = None
         if sets.folds is not None and hyper["epochs"] > 0:
             how = (load, method, hyper, start, class_weights, augment, record, decided["precision"])
-            one = FoldTraining(folder, len(whole), *how, on_progress, tell)
+            one = FoldTraining(folder, *how, on_progress, tell)
             of_folds = cross_fit(whole, sets.folds, one)
             # Those of the folds have left accelerate's global state as their own.
             accelerator = guidance.accelerator = accelerator_for(decided["precision"], track, folder)
