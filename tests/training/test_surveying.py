@@ -259,6 +259,21 @@ def test_a_trained_head_has_seen_the_samples_and_judges_none(mapped: Quick, chec
     assert mapped(model=str(checkpoint("bert")), head="fitted").dynamics.head_loss is None
 
 
+def test_a_text_and_its_copy_are_judged_by_the_same_heads() -> None:
+    texts, labels = tiny.texts(30)
+    texts[9], labels[9] = f" {texts[4].upper()} ", next(name for name in tiny.LABELS if name != labels[4])
+    parts = surveying._parts_of(Examples.from_texts(texts, labels))
+    assert parts is not None
+    assert parts[4] == parts[9]
+    assert set(parts) == set(range(5))
+
+
+def test_too_few_different_texts_are_judged_by_no_head(mapped: Quick, headless: Any) -> None:
+    texts, labels = tiny.texts(4)
+    options = {"model": str(headless("bert")), "examples": Examples.from_texts(texts, labels)}
+    assert mapped(**options).dynamics.head_loss is None
+
+
 def test_a_label_that_occurs_once_is_judged_by_no_head(mapped: Quick, headless: Any) -> None:
     texts, labels = tiny.texts(30)
     labels[7] = "alone"

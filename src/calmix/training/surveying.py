@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from calmix.data import Examples, write_json
+from calmix.data import Examples, fold_examples, write_json
 from calmix.data.label_twins import merging_line, settled_labels
 from calmix.dynamics import Dynamics, label_issues
 from calmix.dynamics.thresholds import Wording
 from calmix.errors import InputError
 from calmix.mixing import choose, verify_mixing
 from calmix.models import Augment, HeadStart, Pooling, identity, resolve
-from calmix.models.logistic_regression import stratified_folds
 from calmix.training.batches import training_set
 from calmix.training.cutting import cut_notes, read_cuts, retried
 from calmix.training.defaults import with_defaults
@@ -307,11 +306,12 @@ def _begun(folder: Path, begin: Callable[[], Beginning | None]) -> Beginning | N
     return replace(began, fold_logits=None)
 
 
-def _parts_of(examples: Examples) -> NDArray[np.int64]:
-    """Return the parts of cross-fitting that samples are in."""
-    # The place of the right choice is no class.
-    labels = np.zeros_like(examples.labels) if examples.kind == "choices" else examples.labels
-    return np.where(examples.labels < 0, -1, stratified_folds(labels, _PARTS))
+def _parts_of(examples: Examples) -> NDArray[np.int64] | None:
+    """Return the parts of cross-fitting that samples are in; None where there are too few different ones."""
+    try:
+        return fold_examples(examples, _PARTS)
+    except InputError:
+        return None
 
 
 def _told(folder: Path) -> list[str]:
